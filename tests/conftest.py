@@ -18,22 +18,22 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 import pytest
 import torch
 
-# So that a failed assertion in a helper shows its values, too.
+# Shows values of failed assertions in helpers.
 pytest.register_assert_rewrite("e2e.support")
 
 from e2e.support import models
 from e2e.support.server import Server
 from e2e.support.sharing import make_once
 
-# Several servers, the clients and the oracle share the cores, where intra-op threads that wait for
-# each other by spinning take ten times as long as one.
+# Several servers, the clients and the oracle share the cores. Intra-op threads that wait for each
+# other by spinning are ten times slower than one thread.
 torch.set_num_threads(1)
 ONE_THREAD = "--cpu_threads=1"
 
 
 @pytest.fixture(scope="session")
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """repositories(format): all models of `models.py` that the format can represent, exported once
+    """repositories(format): all models of `models.py` that the format can represent. Exported once
     for all test processes. Servers get copies."""
 
     @functools.cache
@@ -57,12 +57,12 @@ def repository(repositories: Callable[[str], Path]) -> Path:
 def start_server(
     repositories: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Server]]:
-    """start_server(devices, names=None, flags=(), environment=None, format="torchscript"): a server
-    of its own, on a copy of the models.
+    """start_server(devices, names=None, flags=(), environment=None, format="torchscript"): a new
+    server on a copy of the models.
 
-    names: the models to copy; default: all. environment: variables beside this process's.
-    At the end of the session every server is stopped, if it has not been, and must have ended
-    with exit code 0: none has crashed.
+    names: the models to copy; default: all. environment: variables in addition to this process's.
+    At the end of the session, every running server is stopped. Every server must have exited with
+    code 0.
     """
     servers: list[Server] = []
 
@@ -98,8 +98,8 @@ def start_server(
 
 @pytest.fixture(scope="session")
 def serve(start_server: Callable[..., Server]) -> Callable[..., Server]:
-    """serve(devices, format="torchscript"): the session's one server of that format's models on
-    these devices, for tests that leave no trace."""
+    """serve(devices, format="torchscript"): one shared server per session for these devices and
+    that format, for tests that leave no trace."""
 
     @functools.cache
     def get(devices: str, format: str = "torchscript") -> Server:

@@ -1,4 +1,4 @@
-"""The server on which training is compared with PyTorch's."""
+"""Fixtures for servers whose training is compared with PyTorch's."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FORMATS = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Whatever asks for one of FORMATS' fixtures runs in each of its formats, but for those that a
-    mark `not_in` says cannot hold the model."""
+    """Parametrizes tests that use a fixture of FORMATS over its formats. The mark `not_in` excludes
+    formats that cannot represent the model."""
     told = [
         name.strip()
         for mark in metafunc.definition.iter_markers("parametrize")
@@ -46,13 +46,13 @@ def _excluded(test: pytest.Item) -> set[str]:
 
 @pytest.fixture(scope="session")
 def format(request: pytest.FixtureRequest) -> str:
-    """Of files of models that are trained: "torchscript" or "pair"."""
+    """File format of trained models: "torchscript" or "pair"."""
     return request.param
 
 
 @pytest.fixture(scope="session")
 def served_format(request: pytest.FixtureRequest) -> str:
-    """Of files of models that are only run: one of models.FORMATS."""
+    """File format of served models: one of models.FORMATS."""
     return request.param
 
 
@@ -60,8 +60,8 @@ def served_format(request: pytest.FixtureRequest) -> str:
 def training_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """Four CPU devices, of which a trainer takes as many as `training.on` says, and the models of
-    `training_models` in one format. Must end with exit code 0."""
+    """A server of the models of `training_models` in one format, with four CPU devices.
+    `training.on` selects how many a trainer uses. Must exit with code 0."""
     exported = make_once(
         tmp_path_factory,
         f"training-{request.param}",
@@ -84,6 +84,6 @@ def trainers(training_server: Server) -> Iterator[braid.Client]:
 
 @pytest.fixture
 def client(server: DurableServer) -> Iterator[braid.Client]:
-    """A client of the DurableServer that the test's file has for `server`."""
+    """A client of the test file's fixture `server`, a DurableServer."""
     with durable.connect(server) as client:
         yield client

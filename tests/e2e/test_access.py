@@ -1,4 +1,4 @@
-"""Who may call what: tokens, roles, models, and what is told to those who may not."""
+"""Authorization: tokens, roles and models, and the errors for callers without permission."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-# What each method needs: "" is nothing, "any" an identity.
+# Role that each method requires: "" for none, "any" for any identity.
 NEEDS = {
     "ServerLive": "",
     "ServerReady": "",
@@ -121,11 +121,11 @@ def set_verbosity(level: int) -> object:
     return request
 
 
-def test_the_table_has_every_method() -> None:
+def test_expected_roles_cover_every_method() -> None:
     assert set(NEEDS) == set(auth.METHODS)
 
 
-def test_the_server_has_no_other_service(channel: grpc.Channel) -> None:
+def test_reflection_lists_no_other_service(channel: grpc.Channel) -> None:
     services = set(ProtoReflectionDescriptorDatabase(channel).get_services())
     assert services == {
         *auth.SERVICES,
@@ -135,7 +135,7 @@ def test_the_server_has_no_other_service(channel: grpc.Channel) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS))
-def test_what_a_method_needs(channel: grpc.Channel, name: str) -> None:
+def test_method_requires_its_role(channel: grpc.Channel, name: str) -> None:
     request = auth.request_naming(auth.METHODS[name], "no-such-model", "no-such-trainer")
     need = NEEDS[name]
     for metadata in ([], auth.bearer("guessed"), auth.bearer("")):
@@ -162,7 +162,7 @@ OF_A_MODEL = sorted(
 
 
 @pytest.mark.parametrize("name", [*OF_A_MODEL, "Stream"])
-def test_a_role_for_one_model(channel: grpc.Channel, name: str) -> None:
+def test_model_role_is_denied_for_other_models(channel: grpc.Channel, name: str) -> None:
     role = NEEDS[name]
     request = auth.request_naming(auth.METHODS[name], OTHERS, f"on-{OTHERS}")
     code, message = auth.outcome(channel, auth.METHODS[name], request, as_(f"{role}-mine"))
@@ -175,13 +175,13 @@ def test_a_role_for_one_model(channel: grpc.Channel, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ModelInfer", "ModelMetadata", "ModelConfig", "ModelReady"])
-def test_its_model_is_let_through(channel: grpc.Channel, name: str) -> None:
+def test_model_role_is_allowed_for_its_model(channel: grpc.Channel, name: str) -> None:
     request = auth.request_naming(auth.METHODS[name], MINE, "")
     code, message = auth.outcome(channel, auth.METHODS[name], request, as_("infer-mine"))
     assert code == ("INVALID_ARGUMENT" if name == "ModelInfer" else "OK"), message
 
 
-def test_a_model_that_is_not_there_is_denied_like_one_that_is(channel: grpc.Channel) -> None:
+def test_missing_and_forbidden_models_are_denied_alike(channel: grpc.Channel) -> None:
     answers = {
         auth.outcome(
             channel,
@@ -194,14 +194,14 @@ def test_a_model_that_is_not_there_is_denied_like_one_that_is(channel: grpc.Chan
     assert len(answers) == 1
 
 
-def test_an_unknown_trainer_is_unknown(channel: grpc.Channel) -> None:
+def test_unknown_trainer_is_not_found(channel: grpc.Channel) -> None:
     for name in ("GetTrainer", "RestoreCheckpoint", "DeleteTrainer"):
         request = auth.request_naming(auth.METHODS[name], "", "absent")
         status, _ = auth.outcome(channel, auth.METHODS[name], request, as_("train-mine"))
         assert status == "NOT_FOUND"
 
 
-def test_lists_show_what_may_be_seen(channel: grpc.Channel) -> None:
+def test_lists_contain_only_permitted_entries(channel: grpc.Channel) -> None:
     def listed(name: str, identity: str) -> list[str]:
         method = auth.METHODS[name]
         request = auth.request_naming(method, "", "")
@@ -219,7 +219,7 @@ def test_lists_show_what_may_be_seen(channel: grpc.Channel) -> None:
     assert listed("ListTrainers", "train") == [f"on-{MINE}", f"on-{OTHERS}"]
 
 
-def test_settings_are_set_by_admins(server: Server, channel: grpc.Channel) -> None:
+def test_only_admins_change_settings(server: Server, channel: grpc.Channel) -> None:
     for identity in ("infer", "train", "admin-mine"):
         code, message = auth.outcome(
             channel, auth.METHODS["LogSettings"], set_verbosity(1), as_(identity)
@@ -233,7 +233,7 @@ def test_settings_are_set_by_admins(server: Server, channel: grpc.Channel) -> No
         wait_until(lambda line=line: line in server.log)
 
 
-def test_an_admin_of_one_model_loads_that(channel: grpc.Channel) -> None:
+def test_model_admin_loads_only_its_model(channel: grpc.Channel) -> None:
     method = auth.METHODS["RepositoryModelLoad"]
     auth.call(channel, method, auth.request_naming(method, MINE, ""), as_("admin-mine"))
     code, _ = auth.outcome(
@@ -242,7 +242,7 @@ def test_an_admin_of_one_model_loads_that(channel: grpc.Channel) -> None:
     assert code == "PERMISSION_DENIED"
 
 
-def test_two_tokens_are_none(channel: grpc.Channel) -> None:
+def test_request_with_two_tokens_is_unauthenticated(channel: grpc.Channel) -> None:
     method = auth.METHODS["ServerMetadata"]
     code, _ = auth.outcome(
         channel, method, auth.request_naming(method, "", ""), [*as_("admin"), *as_("infer")]
@@ -250,7 +250,7 @@ def test_two_tokens_are_none(channel: grpc.Channel) -> None:
     assert code == "UNAUTHENTICATED"
 
 
-def test_the_scheme_is_bearer(channel: grpc.Channel) -> None:
+def test_scheme_must_be_bearer(channel: grpc.Channel) -> None:
     method = auth.METHODS["ServerMetadata"]
     request = auth.request_naming(method, "", "")
     for value, expected in (
@@ -263,13 +263,13 @@ def test_the_scheme_is_bearer(channel: grpc.Channel) -> None:
         assert auth.outcome(channel, method, request, [("authorization", value)])[0] == expected
 
 
-def test_health_is_open(channel: grpc.Channel) -> None:
+def test_health_needs_no_token(channel: grpc.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
     assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_changes_leave_a_line_in_the_log(server: Server, channel: grpc.Channel) -> None:
+def test_changes_are_audited(server: Server, channel: grpc.Channel) -> None:
     method = auth.METHODS["DeleteTrainer"]
     hostile = 'x"\nmethod=Rollback'
     auth.outcome(channel, method, auth.request_naming(method, "", hostile), as_("train"))
@@ -292,7 +292,7 @@ IN_TRAINING = sorted(name for name, need in NEEDS.items() if need == "train")
 
 
 @pytest.mark.parametrize("name", IN_TRAINING)
-def test_calls_that_train_leave_a_line_denied_or_not(
+def test_training_calls_are_audited_whether_allowed_or_denied(
     server: Server, channel: grpc.Channel, name: str
 ) -> None:
     of = f"audited-{name}"
@@ -305,8 +305,8 @@ def test_calls_that_train_leave_a_line_denied_or_not(
         wait_until(lambda line=line: re.search(line, server.log) is not None)
 
 
-def test_shared_memory_is_for_who_has_every_model(channel: grpc.Channel) -> None:
-    """A region is everybody's: with a role for one model, others' inputs could be read."""
+def test_shared_memory_requires_a_role_for_all_models(channel: grpc.Channel) -> None:
+    """Regions are shared by all callers, so a role for one model would expose other inputs."""
     method = auth.METHODS["ModelInfer"]
     request = auth.request_naming(method, MINE, "")
     request.inputs.add(name="x", datatype="FP32", shape=[1, 10])
@@ -322,8 +322,8 @@ def test_shared_memory_is_for_who_has_every_model(channel: grpc.Channel) -> None
     }
 
 
-def test_who_may_not_use_regions_learns_nothing_of_them(channel: grpc.Channel) -> None:
-    """Not even that there is one, which is larger than all requests in flight may be together."""
+def test_errors_do_not_reveal_regions_to_unauthorized_callers(channel: grpc.Channel) -> None:
+    """Not even that a region larger than the limit for requests in flight exists."""
     size = 5 << 30
     object_ = Path(f"/dev/shm/e2e_access_{secrets.token_hex(8)}")
     with object_.open("wb") as sparse:
@@ -352,7 +352,7 @@ def test_who_may_not_use_regions_learns_nothing_of_them(channel: grpc.Channel) -
         object_.unlink()
 
 
-def test_who_is_refused_is_counted(server: Server, channel: grpc.Channel) -> None:
+def test_denied_calls_are_counted(server: Server, channel: grpc.Channel) -> None:
     method = auth.METHODS["RepositoryModelLoad"]
     request = auth.request_naming(method, MINE, "")
 

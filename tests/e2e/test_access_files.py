@@ -1,4 +1,4 @@
-"""The files of tokens: what is wrong with one, and that a change counts; who may be let in at all."""
+"""Token files: validation, reload on changes, and flags that open the server to the network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from e2e.support.server import Server, run_to_exit
 MINE = "mine"
 
 
-def test_tokens_are_revoked_and_given_while_serving(tmp_path: Path) -> None:
+def test_token_file_changes_apply_while_serving(tmp_path: Path) -> None:
     auth.export_model(tmp_path / "models" / MINE)
     tokens = tmp_path / "tokens"
     tokens.write_text(auth.token_line("infer", "first", "ann"))
@@ -78,7 +78,7 @@ HASH = "0" * 64
         (f"infer sha256:{HASH} ann\ninfer sha256:{HASH[1:]}1 ann\n", ":2: the name 'ann'"),
     ],
 )
-def test_a_bad_file_is_refused(repository: Path, tmp_path: Path, text: str, expected: str) -> None:
+def test_invalid_file_is_rejected(repository: Path, tmp_path: Path, text: str, expected: str) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(text)
     done = run_to_exit(f"--model_repository={repository}", f"--auth_tokens={tokens}")
@@ -101,7 +101,7 @@ def test_a_bad_file_is_refused(repository: Path, tmp_path: Path, text: str, expe
         (["--listen=0.0.0.0", "--auth_tokens=/dev/null"], "--tls_terminated_in_front"),
     ],
 )
-def test_flags_that_leave_a_door_open_are_refused(
+def test_insecure_flags_are_rejected(
     repository: Path, flags: list[str], expected: str
 ) -> None:
     done = run_to_exit(f"--model_repository={repository}", *flags)
@@ -111,7 +111,7 @@ def test_flags_that_leave_a_door_open_are_refused(
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9"])
-def test_loopback_needs_nothing(tmp_path: Path, host: str) -> None:
+def test_loopback_needs_no_credentials(tmp_path: Path, host: str) -> None:
     auth.export_model(tmp_path / "models" / MINE)
     with Server(
         tmp_path / "models", "cpu*1", tmp_path / "run", (f"--listen={host}",)
@@ -123,7 +123,7 @@ def test_loopback_needs_nothing(tmp_path: Path, host: str) -> None:
     "flags",
     [["--allow_unauthenticated"], ["--auth_tokens={tokens}", "--tls_terminated_in_front"]],
 )
-def test_who_says_so_listens_everywhere(tmp_path: Path, flags: list[str]) -> None:
+def test_explicit_flags_allow_all_interfaces(tmp_path: Path, flags: list[str]) -> None:
     auth.export_model(tmp_path / "models" / MINE)
     (tmp_path / "tokens").write_text(auth.token_line("infer", "token", "ann"))
     flags = [flag.format(tokens=tmp_path / "tokens") for flag in flags]

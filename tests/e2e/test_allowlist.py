@@ -1,4 +1,4 @@
-"""--model_allowlist: only files of the repository that are known by their hash are loaded."""
+"""--model_allowlist: the server loads only files whose hash is in the list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from e2e.support.server import ROOT, Server, run_to_exit
 
 
 def sums(repository: Path) -> str:
-    """As docs/guides/security.md says to make the list."""
+    """Makes the list as docs/guides/security.md describes."""
     text = (ROOT / "docs/guides/security.md").read_text()
     (command,) = re.findall(r"cd models && (find .*) > \.\./allowlist", text)
     return subprocess.run(
@@ -38,7 +38,7 @@ def states(client: triton.InferenceServerClient) -> dict[str, tuple[str, str]]:
     return {model.name: (model.state, model.reason) for model in index}
 
 
-def test_weights_beside_a_package_have_to_be_known(tmp_path: Path) -> None:
+def test_weights_next_to_a_package_must_be_in_the_allowlist(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     for name in ("known", "changed"):
         braid.export(models.make("chain"), (torch.zeros(1, 10),), repository / name, "pair")
@@ -54,7 +54,7 @@ def test_weights_beside_a_package_have_to_be_known(tmp_path: Path) -> None:
     assert "'changed/1/model.safetensors' has the hash " in found["changed"][1]
 
 
-def test_only_known_files_are_loaded(repository_of_three: Path, tmp_path: Path) -> None:
+def test_only_files_in_the_allowlist_are_loaded(repository_of_three: Path, tmp_path: Path) -> None:
     (tmp_path / "allowlist").write_text(sums(repository_of_three))
     model = repository_of_three / "changed" / "1" / "model.pt"
     good = model.read_bytes()
@@ -73,7 +73,7 @@ def test_only_known_files_are_loaded(repository_of_three: Path, tmp_path: Path) 
             assert "'changed/1/model.pt' has the hash " in found["changed"][1]
             assert "'new/1/model.pt' is not in " in found["new"][1]
 
-            # A configuration that nobody knows counts, too; what is served stays.
+            # An unlisted configuration counts, too; the loaded version stays.
             config.write_text("max_batch_size: 4\n")
             with pytest.raises(triton.InferenceServerException, match="'known/config.pbtxt' is not"):
                 client.load_model("known")
@@ -98,7 +98,7 @@ def test_only_known_files_are_loaded(repository_of_three: Path, tmp_path: Path) 
         (f"\\{'0' * 64}  a\\nb\n", ":1: "),
     ],
 )
-def test_a_bad_list_is_refused(
+def test_invalid_allowlist_is_rejected(
     repository_of_three: Path, tmp_path: Path, text: str, expected: str
 ) -> None:
     (tmp_path / "allowlist").write_text(text)
@@ -109,7 +109,7 @@ def test_a_bad_list_is_refused(
     assert f"--model_allowlist: {tmp_path / 'allowlist'}{expected}" in done.stderr
 
 
-def test_a_list_that_is_not_there_is_refused(repository_of_three: Path) -> None:
+def test_missing_allowlist_is_rejected(repository_of_three: Path) -> None:
     done = run_to_exit(
         f"--model_repository={repository_of_three}", "--model_allowlist=/nonexistent"
     )

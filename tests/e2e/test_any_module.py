@@ -1,5 +1,5 @@
-"""The server's answers are those of the exported module, in batches merged
-and split of mixed requests. scripts/serve_any_module.py has all modules."""
+"""Compares the server with exported modules, in merged and split batches of mixed requests.
+scripts/serve_any_module.py tests all modules."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def client(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.parametrize("name", user_modules.FEW)
-def test_answers_are_the_modules(client: braid.Client, name: str) -> None:
+def test_outputs_equal_the_module(client: braid.Client, name: str) -> None:
     assert user_modules.differences(client, name) == []
 
 
 @pytest.mark.parametrize("name", user_modules.FEW)
-def test_batched_unless_rows_depend_on_each_other(repository: Path, name: str) -> None:
+def test_model_is_batched_unless_rows_depend_on_each_other(repository: Path, name: str) -> None:
     config = (repository / name / "config.pbtxt").read_text()
     batched = "max_batch_size: 0\n" not in config
     assert batched is not user_modules.CASES[name].across

@@ -1,5 +1,5 @@
-"""Models in AOTInductor packages: PyTorch's outputs for any batch, and clear words for what they
-cannot do."""
+"""Models in AOTInductor packages: outputs equal PyTorch's for any batch size, and unsupported
+models report the reason."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import torch
 from e2e.support import inference_packages
 from e2e.support.server import Server
 
-# Names that config.pbtxt gives, and what is derived without one.
+# Names from config.pbtxt, and the names derived without one.
 NAMES = {"mixed": ("INPUT__0", "INPUT__1"), "derived": ("input__0", "input__1")}
 
 RELEASE = torch.__version__.partition("+")[0]
-# Instructions that this machine's processor lacks, whichever machine this is.
+# Instructions that this machine's processor lacks, on any machine.
 LACKED = next(
     name.upper() for name, has in sorted(torch.cpu.get_capabilities().items()) if has is False
 )
@@ -39,7 +39,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, version in (("other_torch", b"2.10.1+cpu"), ("own_torch", torch.__version__.encode())):
         entry = b'"BRAID_TORCH_VERSION": "%s", "AOTI_DEVICE_KEY' % version
         rewrite(package, directory / name / "1/model.pt2", (b'"AOTI_DEVICE_KEY', entry))
-    of_the_future(package, directory / "other_symbols/1/model.pt2")
+    with_unknown_function(package, directory / "other_symbols/1/model.pt2")
     rewrite(package, directory / "outside/1/model.pt2", None, ("inductor/model/", "inductor/model/../../"))
     whole = package.read_bytes()
     (directory / "flipped/1").mkdir(parents=True)
@@ -60,7 +60,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rewrite(
     package: Path, to: Path, in_metadata: tuple | None, in_names: tuple = ("", "")
 ) -> None:
-    """A copy with something replaced in its metadata, or in the names of its files."""
+    """Copies the package with replacements in its metadata or in the names of its files."""
     to.parent.mkdir(parents=True)
     with zipfile.ZipFile(package) as old, zipfile.ZipFile(to, "w") as new:
         for name in old.namelist():
@@ -70,8 +70,8 @@ def rewrite(
             new.writestr(name.replace(*in_names, 1), content)
 
 
-def of_the_future(package: Path, to: Path) -> None:
-    """A copy whose code calls a function that no PyTorch has."""
+def with_unknown_function(package: Path, to: Path) -> None:
+    """Copies the package with code that calls a function that no PyTorch version has."""
     library = package.with_suffix(".so")
     source = "void aoti_torch_of_the_future(void); void f(void) { aoti_torch_of_the_future(); }"
     subprocess.run(
@@ -104,26 +104,26 @@ def client(server: Server) -> Iterator[braid.Client]:
 
 @pytest.mark.parametrize("model", ["mixed", "derived"])
 @pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
-def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
-    """The package takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
-    inference_packages.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
+def test_any_batch_size_equals_pytorch(client: braid.Client, model: str, rows: int) -> None:
+    """The package takes 2 to 32 rows. Larger batches are split and a single row is padded."""
+    inference_packages.assert_equals_pytorch(client, model, NAMES[model], rows)
 
 
-def test_a_package_of_the_servers_own_version_is_served(client: braid.Client) -> None:
-    inference_packages.assert_gives_pytorchs_outputs(client, "own_torch", NAMES["derived"], 3)
+def test_package_of_the_servers_pytorch_version_is_served(client: braid.Client) -> None:
+    inference_packages.assert_equals_pytorch(client, "own_torch", NAMES["derived"], 3)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 19])
-def test_a_package_of_one_batch_size_serves_any(client: braid.Client, rows: int) -> None:
-    inference_packages.assert_gives_pytorchs_outputs(client, "fixed", NAMES["mixed"], rows)
+def test_package_of_fixed_batch_size_serves_any_batch_size(client: braid.Client, rows: int) -> None:
+    inference_packages.assert_equals_pytorch(client, "fixed", NAMES["mixed"], rows)
 
 
-def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
-    inference_packages.assert_refuses_other_inputs(client, "mixed", NAMES["mixed"])
+def test_input_of_wrong_shape_or_type_is_rejected(client: braid.Client) -> None:
+    inference_packages.assert_rejects_wrong_inputs(client, "mixed", NAMES["mixed"])
 
 
-def test_it_cannot_be_trained(client: braid.Client) -> None:
-    inference_packages.assert_cannot_be_trained(client, "mixed", "AOTInductor package")
+def test_creating_a_trainer_is_rejected(client: braid.Client) -> None:
+    inference_packages.assert_not_trainable(client, "mixed", "AOTInductor package")
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("wrong_config", "input 'INPUT__0' is configured as FP32[rows, 11]"),
     ],
 )
-def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
+def test_unsupported_model_reports_the_reason(client: braid.Client, model: str, words: str) -> None:
     inference_packages.assert_unavailable(client, model, words)
 
 
-def test_nothing_is_left_in_the_temporary_folder(
+def test_temporary_folder_contains_only_loaded_packages(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "tmp"

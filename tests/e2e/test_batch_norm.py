@@ -1,5 +1,5 @@
-"""Batch norm on several replicas: each normalizes its chunk, and the running statistics are those
-of the primary's chunk. The oracle runs the model chunk by chunk in PyTorch."""
+"""Batch norm on several replicas: each normalizes its chunk, and the running statistics come from
+the primary's chunk. The oracle runs the model chunk by chunk in PyTorch."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def connect(serve: Callable[[str], Server], replicas: int) -> braid.Client:
 
 @pytest.fixture(scope="module")
 def client(serve: Callable[[str], Server]) -> Iterator[braid.Client]:
-    """Of a server with two replicas."""
+    """A client of a server with two replicas."""
     with connect(serve, 2) as client:
         yield client
 
 
 @pytest.mark.parametrize("rows", [20, 97])
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-# In float32 the ReLUs and the pooling of a longer run take turns that depend on rounding.
+# In float32, ReLU and pooling branch on rounding errors in longer runs.
 @pytest.mark.parametrize(
     ("model", "steps", "tolerance"), [("convnet64", 20, 1e-9), ("convnet", 5, 1e-4)]
 )
-def test_convnet_equals_pytorch_chunk_by_chunk(
+def test_convnet_training_equals_pytorch_per_chunk(
     serve: Callable[[str], Server],
     model: str,
     steps: int,
@@ -49,7 +49,7 @@ def test_convnet_equals_pytorch_chunk_by_chunk(
     oracle.assert_equal_runs(actual, wanted, tolerance)
 
 
-def test_running_statistics_are_those_of_the_first_half(client: braid.Client) -> None:
+def test_running_statistics_come_from_the_first_chunk(client: braid.Client) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(32, 3, 224, 224, generator=generator)
     first, second = 12 * x[:16] + 7, 5 * x[16:] - 9
@@ -64,9 +64,9 @@ def test_running_statistics_are_those_of_the_first_half(client: braid.Client) ->
     assert state["norm.num_batches_tracked"] == 1
 
 
-def test_mode_is_per_call(client: braid.Client) -> None:
-    """A training pass changes the trainer's buffers; evaluation then uses them, and inference,
-    which serves the version that the trainer came from, notices neither."""
+def test_training_and_evaluation_mode_are_per_call(client: braid.Client) -> None:
+    """A training pass changes the trainer's buffers, and evaluation then uses them. Inference on
+    the version that the trainer started from does not change."""
     x = oracle.dataset("convnet64", 30)[0]
     module = models.make("convnet64").eval()
     served = client.infer("convnet64", {"x": x})["output__0"]

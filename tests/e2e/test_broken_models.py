@@ -1,4 +1,4 @@
-"""A model that cannot be loaded says why, and stops no other."""
+"""A model that cannot be loaded reports the reason and does not affect other models."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def saved(value: object, **options: object) -> bytes:
 
 
 def changed(module: bytes, change: Callable[[str, bytes], tuple[str, bytes] | None]) -> bytes:
-    """A TorchScript archive with other names and contents; None leaves a file out."""
+    """Returns a TorchScript archive with other names and contents; None removes a file."""
 
     def write(file: zipfile.ZipFile) -> None:
         with zipfile.ZipFile(io.BytesIO(module)) as old:
@@ -83,7 +83,7 @@ def changed(module: bytes, change: Callable[[str, bytes], tuple[str, bytes] | No
     return archive(write)
 
 
-def write_files_that_are_no_models(repository: Path) -> None:
+def write_invalid_files(repository: Path) -> None:
     chain = models.make("chain")
     module = torch.jit.script(chain).save_to_buffer()
     write_model(repository, "truncated", module[: len(module) * 2 // 3])
@@ -129,7 +129,7 @@ def write_files_that_are_no_models(repository: Path) -> None:
 
 
 def write_broken(repository: Path) -> None:
-    """One folder for each of BROKEN."""
+    """Writes one folder for each of BROKEN."""
     chain = models.make("chain")
     (repository / "garbage/1").mkdir(parents=True)
     (repository / "garbage/1/model.pt").write_bytes(b"no archive" * 100)
@@ -144,14 +144,14 @@ def write_broken(repository: Path) -> None:
     models.export(repository / "misnamed", chain, config='name: "chain"' + CHAIN_CONFIG)
     two = CHAIN_CONFIG + 'input [ { name: "z" data_type: TYPE_FP32 dims: [ 1 ] } ]'
     models.export(repository / "wrong_inputs", chain, config=two)
-    write_files_that_are_no_models(repository)
+    write_invalid_files(repository)
 
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("broken")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript
+        warnings.simplefilter("ignore")  # PyTorch deprecates TorchScript.
         write_broken(directory / "models")
     shutil.copytree(repository / "two_inputs", directory / "models/two_inputs")
     (directory / "models/notes.txt").write_text("A file is no model.")
@@ -165,7 +165,7 @@ def client(server: Server) -> Iterator[braid.Client]:
         yield client
 
 
-def test_the_others_are_served(client: braid.Client) -> None:
+def test_valid_models_are_served(client: braid.Client) -> None:
     assert client.is_ready()
     a, b = np.ones((2, 4), np.float32), np.ones((2, 3), np.float32)
     outputs = client.infer("two_inputs", {"a": a, "b": b})
@@ -173,7 +173,7 @@ def test_the_others_are_served(client: braid.Client) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_index_and_log_give_the_reason(client: braid.Client, server: Server, name: str) -> None:
+def test_index_and_log_report_the_reason(client: braid.Client, server: Server, name: str) -> None:
     (status,) = [status for status in client.models() if status.name == name]
     assert status.state == "UNAVAILABLE"
     for word in BROKEN[name]:
@@ -181,12 +181,12 @@ def test_index_and_log_give_the_reason(client: braid.Client, server: Server, nam
     assert any(name in line and status.reason in line for line in server.log.splitlines())
 
 
-def test_index_has_every_folder_and_nothing_else(client: braid.Client) -> None:
+def test_index_lists_exactly_the_model_folders(client: braid.Client) -> None:
     assert [status.name for status in client.models()] == sorted([*BROKEN, "two_inputs"])
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_requests_for_it_are_told_the_reason(client: braid.Client, name: str) -> None:
+def test_requests_fail_with_the_reason(client: braid.Client, name: str) -> None:
     (status,) = [status for status in client.models() if status.name == name]
     with pytest.raises(braid.NotFound) as caught:
         client.infer(name, {"x": np.zeros((1, 10), np.float32)})

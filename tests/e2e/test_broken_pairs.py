@@ -1,4 +1,4 @@
-"""An exported pair that cannot be loaded says why, and stops no other model."""
+"""An exported pair that cannot be loaded reports the reason and does not affect other models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from e2e.support.server import Server
 
 X = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 TARGET = np.arange(6) % 5
-# Name → inputs that "good" does not take, the field at fault, what came and what is right.
+# Name → inputs that "good" does not take, the invalid field, the value and what is expected.
 BAD_INPUTS = {
     "dtype": ({"x": X.astype(np.float64)}, "inputs[0].datatype", ("'x' is FP64", "takes FP32")),
     "integers": ({"x": X.astype(np.int64)}, "inputs[0].datatype", ("'x' is INT64", "takes FP32")),
@@ -24,7 +24,7 @@ BAD_INPUTS = {
     "features": ({"x": X[:, :9].copy()}, "inputs[0].shape", ("[6, 9]", "[-1, 10]")),
     "name": ({"z": X}, "inputs[0].name", ("'z'", "'x'")),
 }
-# It is whole as far as inference goes.
+# Valid for inference.
 NO_BACKWARD = manifest("no_backward", f"{PROGRAM}.backward", GONE)
 
 
@@ -50,7 +50,7 @@ def status_of(client: braid.Client, name: str) -> braid.ModelStatus:
     return status
 
 
-def test_the_good_one_is_served_and_trained(client: braid.Client) -> None:
+def test_valid_pair_is_served_and_trained(client: braid.Client) -> None:
     assert client.is_ready()
     outputs = client.infer("good", {"x": X})
     assert_close(outputs["y"], expected(broken_pairs.make_good(), X))
@@ -62,7 +62,7 @@ def test_the_good_one_is_served_and_trained(client: braid.Client) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_index_and_log_give_the_reason(client: braid.Client, server: Server, name: str) -> None:
+def test_index_and_log_report_the_reason(client: braid.Client, server: Server, name: str) -> None:
     status = status_of(client, name)
     assert status.state == "UNAVAILABLE"
     for word in BROKEN[name].words:
@@ -70,12 +70,12 @@ def test_index_and_log_give_the_reason(client: braid.Client, server: Server, nam
     assert any(name in line and status.reason in line for line in server.log.splitlines())
 
 
-def test_index_has_every_folder_and_nothing_else(client: braid.Client) -> None:
+def test_index_lists_exactly_the_model_folders(client: braid.Client) -> None:
     assert [status.name for status in client.models()] == sorted([*BROKEN, "good", "no_backward"])
 
 
 @pytest.mark.parametrize("name", ["truncated", "weight_missing", "slot_less"])
-def test_requests_for_it_are_told_the_reason(client: braid.Client, name: str) -> None:
+def test_requests_fail_with_the_reason(client: braid.Client, name: str) -> None:
     reason = status_of(client, name).reason
     with pytest.raises(braid.NotFound) as caught:
         client.infer(name, {"x": X})
@@ -86,7 +86,7 @@ def test_requests_for_it_are_told_the_reason(client: braid.Client, name: str) ->
 
 
 @pytest.mark.parametrize("case", BAD_INPUTS)
-def test_an_input_of_another_type_or_shape_is_refused(client: braid.Client, case: str) -> None:
+def test_input_of_wrong_type_or_shape_is_rejected(client: braid.Client, case: str) -> None:
     inputs, field, words = BAD_INPUTS[case]
     with training.new_trainer(
         client, "good", loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}
@@ -104,8 +104,8 @@ def test_an_input_of_another_type_or_shape_is_refused(client: braid.Client, case
         training.assert_unchanged(before, trainer.state_dict())
 
 
-def test_a_chunk_with_too_few_rows_for_batch_norm_is_refused(client: braid.Client) -> None:
-    """Two replicas share three rows: one row has no variance."""
+def test_chunk_with_too_few_rows_for_batch_norm_is_rejected(client: braid.Client) -> None:
+    """Two replicas share three rows. One row has no variance."""
     with training.new_trainer(
         client, "good", loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}
     ) as trainer:
@@ -115,7 +115,7 @@ def test_a_chunk_with_too_few_rows_for_batch_norm_is_refused(client: braid.Clien
         training.assert_unchanged(before, trainer.state_dict())
 
 
-def test_what_has_no_backward_graph_is_served_and_not_trained(client: braid.Client) -> None:
+def test_pair_without_backward_graph_is_served_but_not_trained(client: braid.Client) -> None:
     assert client.infer("no_backward", {"x": X})["y"].shape == (6, 5)
     with pytest.raises(braid.FailedPrecondition, match="has no backward graph"):
         client.create_trainer("no_backward", loss="mse", optimizer={"name": "SGD", "lr": 0.1})

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be used, and disks that cannot take one."""
+"""Unusable checkpoints, and disks that are full."""
 
 from __future__ import annotations
 
@@ -78,16 +78,16 @@ DAMAGES = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
-    """For tests that do not end it."""
+    """A server that tests do not stop."""
     with durable.serving(tmp_path_factory.mktemp("damage")) as server:
         yield server
 
 
 @pytest.mark.parametrize(("damage", "file"), DAMAGES)
-def test_a_damaged_checkpoint_is_not_restored(
+def test_damaged_checkpoint_is_not_restored(
     server: DurableServer, client: braid.Client, damage: Callable[[Path], None], file: str
 ) -> None:
-    """The error names the file, and the trainer goes on as if nothing had been asked for."""
+    """The error names the file, and the trainer continues unchanged."""
     trainer = create(client, damage.__name__)
     step(trainer, 0)
     saved = trainer.save_checkpoint()
@@ -99,12 +99,12 @@ def test_a_damaged_checkpoint_is_not_restored(
     assert file in caught.value.message
     assert_same_bits(trainer.state_dict(), wanted)
     assert trainer.step(*batch(2)).step == 3
-    # The one before is the newest now.
+    # The previous one is the newest now.
     assert trainer.restore_checkpoint().step == 0
     trainer.delete()
 
 
-def test_a_start_goes_on_from_the_one_before_a_damaged_one(tmp_path: Path, format: str) -> None:
+def test_restart_skips_a_damaged_checkpoint(tmp_path: Path, format: str) -> None:
     with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         wanted = {}
         for damage, _ in DAMAGES:
@@ -128,14 +128,14 @@ def test_a_start_goes_on_from_the_one_before_a_damaged_one(tmp_path: Path, forma
                 if f"/{trainer.name}/" in line and file in line
             ]
             assert "skipped" in told
-            # The damaged one is in nobody's way.
+            # The damaged one does not block new ones.
             step(trainer, 2)
             assert trainer.save_checkpoint().step == 3
             assert trainer.restore_checkpoint().step == 3
 
 
-def test_a_newer_servers_checkpoint_is_not_passed_over(tmp_path: Path) -> None:
-    """Going on from an older one would undo what the newer server did."""
+def test_checkpoint_of_a_newer_server_is_not_skipped(tmp_path: Path) -> None:
+    """Resuming from an older one would undo the newer server's work."""
     with durable.serving(tmp_path) as server, durable.connect(server) as client:
         trainer = create(client)
         step(trainer, 0)
@@ -150,13 +150,13 @@ def test_a_newer_servers_checkpoint_is_not_passed_over(tmp_path: Path) -> None:
             restore(server, "noisy")
         assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         assert "format_version 2" in caught.value.details()
-        # Its name stays taken, lest the newer server's work be lost.
+        # Its name stays reserved, so the newer server's work is not lost.
         with pytest.raises(braid.AlreadyExists, match="data directory"):
             create(client)
 
 
 def replace_model(directory: Path, sizes: tuple[int, ...] | None) -> None:
-    """By a chain of these sizes; None: by NormAndDropout with another number of classes."""
+    """Replaces the model by a chain of these sizes; None: by NormAndDropout with other classes."""
     module = durable.NormAndDropout() if sizes is None else models.Chain(*sizes)
     if sizes is None:
         module.layers[4] = nn.Linear(32, 3)
@@ -165,10 +165,10 @@ def replace_model(directory: Path, sizes: tuple[int, ...] | None) -> None:
 
 
 @pytest.mark.parametrize("sizes", [None, (durable.FEATURES, 7, 5)], ids=["shapes", "names"])
-def test_a_model_that_is_replaced_changes_no_trainer(
+def test_replacing_a_model_does_not_change_its_trainer(
     tmp_path: Path, sizes: tuple[int, ...] | None
 ) -> None:
-    """Not even where its version's folder holds something else."""
+    """Not even if its version's folder contains another model."""
     with durable.serving(tmp_path) as server, durable.connect(server) as client:
         trainer, twin = create(client), create(client, "twin")
         for each in (trainer, twin):
@@ -183,7 +183,7 @@ def test_a_model_that_is_replaced_changes_no_trainer(
 
 
 @pytest.mark.parametrize("change", ["optimizer", "model"])
-def test_another_trainers_checkpoint_is_refused(tmp_path: Path, change: str) -> None:
+def test_checkpoint_of_another_trainer_is_rejected(tmp_path: Path, change: str) -> None:
     durable.export_noisy(tmp_path / "models/other")
     with durable.serving(tmp_path) as server, durable.connect(server) as client:
         model = "other" if change == "model" else "noisy"
@@ -210,7 +210,7 @@ def test_another_trainers_checkpoint_is_refused(tmp_path: Path, change: str) -> 
 
 @contextmanager
 def full_disk(server: Server, most: int) -> Iterator[None]:
-    """Meanwhile no file of the server grows beyond `most` bytes."""
+    """Limits the size of files that the server writes to `most` bytes."""
     pid = server.process.pid
     limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, limits[1]))
@@ -220,14 +220,14 @@ def full_disk(server: Server, most: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_full_disk(tmp_path: Path, format: str) -> None:
-    """Saving fails, the old checkpoint stays, training goes on, in the background too."""
+def test_training_continues_when_the_disk_is_full(tmp_path: Path, format: str) -> None:
+    """Saving fails, the old checkpoint stays, and training continues, also in the background."""
     with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         trainer = create(client, checkpoint_every=1)
         saved = trainer.save_checkpoint()
         twin = create(client, "twin")
         before = sorted(server.checkpoints("noisy").iterdir())
-        with full_disk(server, 16 << 10):  # the model's file is larger, the others are not
+        with full_disk(server, 16 << 10):  # Only the model's file is larger.
             step(trainer, 0, 1, 2)
             with pytest.raises(braid.ResourceExhausted) as caught:
                 trainer.save_checkpoint()
@@ -240,7 +240,7 @@ def test_a_full_disk(tmp_path: Path, format: str) -> None:
             with pytest.raises(braid.ResourceExhausted):
                 create(client, "unborn")
             assert [info.name for info in client.trainers()] == ["noisy", "twin"]
-        # The failed publication took no number and left nothing.
+        # The failed publication used no version number and left no files.
         assert trainer.publish() == 2
         assert trainer.save_checkpoint().sequence == 4
         create(client, "unborn")
@@ -250,7 +250,7 @@ def test_a_full_disk(tmp_path: Path, format: str) -> None:
         assert client.trainer("noisy").info().step == 3
 
 
-def test_a_data_directory_has_one_server(server: DurableServer) -> None:
+def test_data_directory_is_locked_by_one_server(server: DurableServer) -> None:
     done = run_to_exit(
         f"--model_repository={server.repository}",
         f"--data_dir={server.data}",
@@ -263,7 +263,7 @@ def test_a_data_directory_has_one_server(server: DurableServer) -> None:
     assert "--data_dir" in line and str(server.data) in line and "another" in line
 
 
-def test_without_a_data_directory_there_are_no_checkpoints(tmp_path: Path) -> None:
+def test_checkpoints_need_a_data_directory(tmp_path: Path) -> None:
     with durable.serving(tmp_path, with_data=False) as server, durable.connect(server) as client:
         for promise in ({"checkpoint_every": 1}, {"idle_timeout": 1.0}):
             with pytest.raises(braid.InvalidArgument, match="--data_dir"):

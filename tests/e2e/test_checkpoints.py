@@ -1,4 +1,4 @@
-"""Checkpoints: what is in them, how many there are, and that training goes on from them."""
+"""Checkpoints: their contents, their number, and resuming training from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, format: str) -> Iterator[DurableServer]:
-    """For tests that do not end it."""
+    """A server that tests do not stop."""
     with durable.serving(tmp_path_factory.mktemp("checkpoints"), format=format) as server:
         yield server
 
@@ -47,7 +47,7 @@ def step(trainer: braid.Trainer, *numbers: int) -> None:
 
 
 def read_safetensors(data: bytes) -> dict[str, np.ndarray]:
-    """By hand: a length, a JSON object, the bytes."""
+    """Parses the format directly: a length, a JSON object and the data."""
     types = {"F32": np.float32, "F64": np.float64, "I64": np.int64}
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -64,9 +64,9 @@ def read_safetensors(data: bytes) -> dict[str, np.ndarray]:
     }
 
 
-def test_a_saved_checkpoint_is_listed(server: DurableServer, client: braid.Client) -> None:
+def test_saved_checkpoint_is_listed(server: DurableServer, client: braid.Client) -> None:
     trainer = create(client, "listed")
-    (first,) = trainer.list_checkpoints()  # a trainer is durable from its start
+    (first,) = trainer.list_checkpoints()  # Creating a trainer writes a checkpoint.
     assert (first.step, first.sequence) == (0, 0)
     step(trainer, 0)
     trainer.forward(batch(1)[0])
@@ -82,8 +82,8 @@ def test_a_saved_checkpoint_is_listed(server: DurableServer, client: braid.Clien
     assert trainer.info().durable_sequence == 2
 
 
-def test_training_goes_on_from_a_restored_checkpoint(client: braid.Client) -> None:
-    """Also from one that is not the newest, which is the newest from then on."""
+def test_training_resumes_from_a_restored_checkpoint(client: braid.Client) -> None:
+    """Also from a checkpoint that is not the newest; it becomes the newest."""
     trainer = create(client, "restored", checkpoint_keep=0)
     step(trainer, 0, 1, 2)
     early = trainer.save_checkpoint()
@@ -103,7 +103,7 @@ def test_training_goes_on_from_a_restored_checkpoint(client: braid.Client) -> No
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0, 6), (1, 1), (2, 2), (3, 3)])
-def test_the_newest_are_kept(
+def test_only_the_newest_checkpoints_are_kept(
     server: DurableServer, client: braid.Client, keep: int, kept: int
 ) -> None:
     trainer = create(client, f"keeps-{keep}", checkpoint_keep=keep)
@@ -116,15 +116,15 @@ def test_the_newest_are_kept(
     assert sorted(on_disk) == [checkpoint.name for checkpoint in trainer.list_checkpoints()]
 
 
-def test_checkpoints_by_the_clock(client: braid.Client) -> None:
+def test_checkpoints_are_written_periodically(client: braid.Client) -> None:
     trainer = create(client, "by-the-clock", checkpoint_every_seconds=0.2)
     step(trainer, 0)
     wait_until(lambda: trainer.info().durable_sequence > 0)
-    # Without another operation there is nothing to write.
+    # Without new operations, nothing is written.
     assert [checkpoint.sequence for checkpoint in trainer.list_checkpoints()] == [0, 1]
 
 
-# What a checkpoint has to hold beside weights, as arguments of create_trainer.
+# State besides weights that a checkpoint must hold, as arguments of create_trainer.
 STATEFUL = {
     "adamw-plateau": {
         "optimizer": {"name": "AdamW", "lr": 0.01, "amsgrad": True},
@@ -151,20 +151,20 @@ STATEFUL = {
         "optimizer": {"name": "Adagrad", "lr_decay": 0.1},
         "parameter_groups": [{"pattern": "bias$", "lr": 0.1}, {"pattern": "4", "frozen": True}],
     },
-    # So large a scale overflows: it is halved, and doubled soon.
+    # This large scale overflows, so it is halved, and doubled soon after.
     "float16": {
         "optimizer": SGD,
         "precision": "float16",
         "grad_scaler": {"init_scale": 2.0**24, "growth_interval": 2},
     },
 }
-# Half of them before the restart: two batches wait for an update then.
+# Half of them before the restart, when two batches wait for an update.
 BEFORE = ["step", "step", "step", "forward_backward", "forward_backward"]
 AFTER = ["forward_backward", "optim_step", "step", "forward", "step", "step"]
 
 
 def operate(trainer: braid.Trainer, kinds: list[str], first: int) -> list[tuple]:
-    """Operations of these kinds, on the batches from `first` on, and what they replied."""
+    """Runs operations of these kinds on the batches from `first` on. Returns their replies."""
     replies = []
     for number, kind in enumerate(kinds, first):
         inputs, targets = batch(number)
@@ -178,7 +178,7 @@ def operate(trainer: braid.Trainer, kinds: list[str], first: int) -> list[tuple]
 
 
 def forward(trainer: braid.Trainer, number: int) -> dict[str, np.ndarray]:
-    """One that keeps its graph. Returns gradients for it."""
+    """Runs a Forward that retains its graph. Returns gradients for it."""
     return dict(trainer.forward(batch(number)[0], keep_graph=True).outputs)
 
 
@@ -188,8 +188,8 @@ def client_steps(trainer: braid.Trainer, *numbers: int) -> None:
         trainer.optim_step()
 
 
-def test_a_stop_while_a_graph_is_kept_loses_nothing_before_it(tmp_path: Path, format: str) -> None:
-    """The client sends its Forward again, which changes batch norm's statistics once."""
+def test_shutdown_with_retained_graph_loses_nothing(tmp_path: Path, format: str) -> None:
+    """The client resends its Forward, which changes batch norm's statistics once."""
     options = {"loss_mode": "client", "optimizer": SGD, "checkpoint_every": 1000}
     with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         stopped = client.create_trainer("noisy", name="stopped", **options)
@@ -205,10 +205,10 @@ def test_a_stop_while_a_graph_is_kept_loses_nothing_before_it(tmp_path: Path, fo
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_a_restart_changes_nothing(
+def test_training_is_bit_identical_after_a_restart(
     tmp_path: Path, ending: signal.Signals, format: str
 ) -> None:
-    """Optimizer, schedule, scaler, random numbers, accumulated gradients: every bit is there."""
+    """Covers optimizer, schedule, scaler, random numbers and accumulated gradients."""
     with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         replies = {}
         for name, options in STATEFUL.items():
@@ -231,10 +231,11 @@ def test_a_restart_changes_nothing(
 
 
 @pytest.mark.parametrize("devices", ["cpu*1", "cpu*3", "cpu*4"])
-def test_training_goes_on_with_another_number_of_replicas(
+def test_training_resumes_with_another_number_of_replicas(
     tmp_path: Path, devices: str, format: str
 ) -> None:
-    """With batches that wait for an update, too. In float64, where sums' order hardly shows."""
+    """Also with batches that wait for an update. In float64,
+    where the order of sums matters little."""
     batches = list(oracle.batches_of("chain64", "cross_entropy", 19, steps=9))
 
     def learn(trainer: braid.Trainer, first: int, last: int) -> None:
@@ -270,8 +271,8 @@ def test_training_goes_on_with_another_number_of_replicas(
         )
 
 
-def test_pytorch_reads_a_checkpoint(server: DurableServer, client: braid.Client) -> None:
-    """The files of the model's format, and the weights by themselves."""
+def test_pytorch_loads_a_checkpoint(server: DurableServer, client: braid.Client) -> None:
+    """Both the files in the model's format and the separate weights."""
     trainer = create(client, "readable")
     step(trainer, 0, 1)
     saved = trainer.save_checkpoint()
@@ -280,10 +281,10 @@ def test_pytorch_reads_a_checkpoint(server: DurableServer, client: braid.Client)
     assert_same_bits(durable.weights_in(directory), wanted)
     weights = read_safetensors((directory / "weights.safetensors").read_bytes())
     assert_same_bits({name: weights[name] for name in wanted}, wanted)
-    assert_gives_the_trainers_outputs(durable.make_noisy(), wanted, trainer)
+    assert_equals_the_trainer(durable.make_noisy(), wanted, trainer)
 
 
-def assert_gives_the_trainers_outputs(
+def assert_equals_the_trainer(
     module: nn.Module, weights: dict[str, np.ndarray], trainer: braid.Trainer
 ) -> None:
     x = batch(2)[0]["x"]
@@ -292,7 +293,7 @@ def assert_gives_the_trainers_outputs(
     assert_close(outputs, expected(module, x))
 
 
-def test_weights_are_downloaded(client: braid.Client) -> None:
+def test_download_of_weights(client: braid.Client) -> None:
     trainer = create(client, "weights")
     step(trainer, 0, 1)
     wanted = trainer.state_dict()
@@ -301,13 +302,13 @@ def test_weights_are_downloaded(client: braid.Client) -> None:
     weights = read_safetensors(file.getvalue())
     assert_same_bits({name: weights[name] for name in wanted}, wanted)
     assert weights.keys() == wanted.keys()
-    assert_gives_the_trainers_outputs(durable.make_noisy(), weights, trainer)
+    assert_equals_the_trainer(durable.make_noisy(), weights, trainer)
 
 
-def test_a_model_is_downloaded(
+def test_download_of_a_model(
     server: DurableServer, client: braid.Client, tmp_path: Path, format: str
 ) -> None:
-    """It is a version that another server can serve, and has the trainer's weights."""
+    """The download is a version that another server can serve, with the trainer's weights."""
     trainer = create(client, "downloaded")
     step(trainer, 0, 1)
     version = tmp_path / "models/downloaded/1"
@@ -331,7 +332,7 @@ def test_a_model_is_downloaded(
     np.testing.assert_allclose(outputs, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_a_file_of_another_format_is_refused(
+def test_file_of_unknown_format_is_rejected(
     client: braid.Client, tmp_path: Path, format: str
 ) -> None:
     trainer = create(client, "another-format")
@@ -348,10 +349,10 @@ def test_a_file_of_another_format_is_refused(
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_a_kept_graph_outlives_the_server(
+def test_backward_succeeds_after_a_restart(
     tmp_path: Path, ending: signal.Signals, format: str
 ) -> None:
-    """No checkpoint comes between a Forward and its Backward: the client can send both again."""
+    """No checkpoint separates a Forward from its Backward, so the client can resend both."""
 
     def forward(trainer: braid.Trainer, number: int) -> dict[str, np.ndarray]:
         outputs = trainer.forward(batch(number)[0], keep_graph=True).outputs
@@ -374,10 +375,10 @@ def test_a_kept_graph_outlives_the_server(
         assert_same_bits(trainers[0].state_dict(), client.trainer("undisturbed").state_dict())
 
 
-def test_a_kept_graph_outlives_the_server_where_the_buffer_is_full(
+def test_backward_succeeds_after_a_restart_with_a_full_buffer(
     tmp_path: Path, format: str
 ) -> None:
-    """The client has no checkpoint written between the two either."""
+    """The client does not request a checkpoint between the two either."""
     with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
         trainers = [
             create(client, name, loss=None, loss_mode="client", checkpoint_every=1000)
@@ -394,7 +395,7 @@ def test_a_kept_graph_outlives_the_server_where_the_buffer_is_full(
         assert_same_bits(trainers[0].state_dict(), trainers[1].state_dict())
 
 
-def test_saving_leaves_a_kept_graph_alone(client: braid.Client) -> None:
+def test_saving_keeps_the_retained_graph(client: braid.Client) -> None:
     trainer = create(client, "saved-between", loss=None, loss_mode="client")
     outputs = trainer.forward(batch(0)[0], keep_graph=True).outputs
     trainer.save_checkpoint()
@@ -411,10 +412,10 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("method", "takes_batch", "fields"), RECORDED)
-def test_a_recorded_reply_outlives_the_server(
+def test_recorded_reply_survives_a_restart(
     tmp_path: Path, method: str, takes_batch: bool, fields: dict
 ) -> None:
-    """The last operation is known by its number and payload; its reply has every bit."""
+    """The last operation is identified by number and payload. Its reply is equal bit for bit."""
 
     def as_replayed(reply: Any) -> Any:
         copy = type(reply)()

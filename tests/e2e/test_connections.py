@@ -1,4 +1,4 @@
-"""Limits of connections: descriptors, idle time, streams of reflection."""
+"""Limits of connections: file descriptors, idle time and reflection streams."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def metric(server: Server, name: str) -> float:
     return metrics.scrape(server.metrics_url).value(name)
 
 
-def read_to_the_end(connection: socket.socket) -> None:
-    """Returns when the server has ended it."""
+def read_until_closed(connection: socket.socket) -> None:
+    """Returns when the server has closed the connection."""
     with contextlib.suppress(ConnectionError):
         while connection.recv(1 << 16):
             pass
 
 
-def test_the_limit_of_descriptors_is_raised(models_directory: Path, tmp_path: Path) -> None:
+def test_file_descriptor_limit_is_raised(models_directory: Path, tmp_path: Path) -> None:
     with Server(models_directory, "cpu*1", tmp_path, open_files="256:1536") as server:
         assert metric(server, "process_max_fds") == 1536
 
 
-def test_an_idle_connection_is_closed_and_its_client_goes_on(
+def test_idle_connection_is_closed_and_its_client_reconnects(
     models_directory: Path, tmp_path: Path
 ) -> None:
     flags = ("--max_connection_idle=0.5",)
@@ -67,10 +67,10 @@ def test_an_idle_connection_is_closed_and_its_client_goes_on(
             wait_until(lambda: len(server.open_files()) <= len(before))
             assert client.is_ready()
         with http2.connect(server.address) as silent:
-            read_to_the_end(silent)
+            read_until_closed(silent)
 
 
-def test_a_connection_with_a_call_is_not_idle(models_directory: Path, tmp_path: Path) -> None:
+def test_connection_with_a_call_is_not_idle(models_directory: Path, tmp_path: Path) -> None:
     flags = ("--max_connection_idle=0.5",)
     with Server(models_directory, "cpu*1", tmp_path, flags) as server, protocol.channel(
         server.address
@@ -80,23 +80,23 @@ def test_a_connection_with_a_call_is_not_idle(models_directory: Path, tmp_path: 
         assert next(watch).status == SERVING
         for _ in range(3):
             with http2.connect(server.address) as silent:
-                read_to_the_end(silent)
+                read_until_closed(silent)
         assert watch.is_active()
         watch.cancel()
 
 
-def test_reflection_streams_of_one_connection_keep_no_other_away(server: Server) -> None:
-    """Each has a thread of the server's."""
+def test_reflection_streams_of_one_connection_do_not_block_others(server: Server) -> None:
+    """Each stream uses a server thread."""
     over = threading.Event()
 
     def requests() -> Iterator[bytes]:
         yield LIST_SERVICES
         over.wait()
 
-    calls = []  # one that nobody holds is cancelled
+    calls = []  # Keeps references: a call without one is cancelled.
 
     def reflect(on: grpc.Channel) -> bool:
-        """Opens a stream that stays; whether it is answered."""
+        """Opens a stream that stays open. Returns True if it got a reply."""
         calls.append(on.stream_stream(REFLECTION)(requests(), timeout=60))
         try:
             return len(next(calls[-1])) > 0

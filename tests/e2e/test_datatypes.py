@@ -1,4 +1,4 @@
-"""Every numeric datatype goes in and comes out bit for bit, as raw bytes and as typed contents."""
+"""Every numeric datatype round-trips bit for bit, as raw bytes and as typed contents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS = [1, 3, 130]
 
 
 def sample(datatype: str, rows: int) -> torch.Tensor:
-    """[rows, 4] of the datatype: its extremes in the first row, then anything."""
+    """Returns [rows, 4] of the datatype: the extremes in the first row, then arbitrary values."""
     dtype = models.IDENTITY_TYPES[datatype]
     generator = torch.Generator().manual_seed(rows)
     if dtype == torch.bool:
@@ -62,7 +62,7 @@ def stub(
 
 
 def in_each_format(datatypes: Iterable[str]) -> pytest.MarkDecorator:
-    """The formats that can hold a datatype's model, with the datatype."""
+    """Parametrizes over datatypes, and formats that can represent the datatype's model."""
     held = [
         (format, datatype)
         for format in models.FORMATS
@@ -82,7 +82,7 @@ def request_of(datatype: str, rows: int) -> service_pb2.ModelInferRequest:
 
 @pytest.mark.parametrize("rows", ROWS)
 @in_each_format(models.IDENTITY_TYPES)
-def test_raw_contents(
+def test_raw_contents_round_trip(
     stub: service_pb2_grpc.GRPCInferenceServiceStub, datatype: str, rows: int
 ) -> None:
     data = raw_bytes(sample(datatype, rows))
@@ -97,7 +97,7 @@ def test_raw_contents(
 
 @pytest.mark.parametrize("rows", ROWS)
 @in_each_format(CONTENTS)
-def test_typed_contents(
+def test_typed_contents_round_trip(
     stub: service_pb2_grpc.GRPCInferenceServiceStub, datatype: str, rows: int
 ) -> None:
     values = sample(datatype, rows)
@@ -110,7 +110,7 @@ def test_typed_contents(
 
 
 @pytest.mark.parametrize("rows", ROWS)
-def test_every_datatype_in_one_request(
+def test_all_datatypes_in_one_request(
     stub: service_pb2_grpc.GRPCInferenceServiceStub, rows: int
 ) -> None:
     request = service_pb2.ModelInferRequest(model_name="every_type")
@@ -128,12 +128,12 @@ def test_every_datatype_in_one_request(
     } == wanted
 
 
-# tritonclient's types. Older releases have float32 for bfloat16.
+# Types of tritonclient. Older releases use float32 for bfloat16.
 HALVES = {name: triton_to_np_dtype(name) for name in ("BF16", "FP16")}
 
 
 @in_each_format(HALVES)
-def test_half_precision_through_tritonclient(
+def test_half_precision_round_trip_with_tritonclient(
     serve: Callable[..., Server], served_format: str, datatype: str
 ) -> None:
     x = np.array([[1.0, -2.5, 0.0, 96.0]], dtype=HALVES[datatype])

@@ -1,4 +1,4 @@
-"""The commands and programs of the documentation run as they are printed."""
+"""Commands, programs, links and flags of the documentation are correct."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from e2e.support.doc_blocks import Block, PageRunner, blocks, installs, missing_files
 from e2e.support.server import ROOT, run_to_exit
 
-# Pages whose blocks form one program each, in their order.
+# Pages whose blocks form one program each, in order.
 PROGRAMS = [
     ROOT / "README.md",
     ROOT / "docs/quickstart.md",
@@ -58,7 +58,7 @@ FLAG_ROW = re.compile(r"^\| `--(\w+)[^`]*` \| (\S+)", re.MULTILINE)
 
 
 def flags_and_defaults() -> dict[str, str]:
-    """Returns the flags of the server's help; "" where there is no default."""
+    """Returns the flags in the server's help; "" if a flag has no default."""
     text = run_to_exit("--help").stdout
     flags = {}
     for line in text[text.index("Options:") : text.index("Examples:")].splitlines():
@@ -98,7 +98,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "deploy").rglob("*.md"))], ids=name)
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+def test_links_of_a_page_resolve(page: Path) -> None:
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for link in LINK.findall(text):
         if link.startswith("http"):

@@ -1,4 +1,4 @@
-"""SIGTERM once, twice, three times: the delay, the drain, and what is kept if it takes too long."""
+"""Shutdown on one, two and three SIGTERMs: delay, drain, and what survives the drain timeout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from e2e.support.server import Server
 from e2e.support.streams import open_stream, operation
 
 InferRequest = message("inference.ModelInferRequest")
-# Of the slow model: half a minute, longer than any test waits for it.
+# Half a minute on the slow model, longer than any test waits.
 ENDLESS = np.zeros((6000, 256), np.float32)
 
 
@@ -39,13 +39,13 @@ def inference(server: Server) -> Stub:
     return Stub(channel(server.address), "inference.GRPCInferenceService")
 
 
-def ask_again(server: Server, answer: str) -> None:
-    """One more SIGTERM, once the one before has been taken: signals that wait are one."""
+def send_second_signal(server: Server, answer: str) -> None:
+    """Sends another SIGTERM after the first one was handled, because pending signals are merged."""
     server.terminate()
     wait_until(lambda: answer in server.log)
 
 
-def test_requests_are_taken_during_the_delay(start_server: Callable[..., Server]) -> None:
+def test_requests_are_accepted_during_the_drain_delay(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*1", names=("mlp",), flags=("--drain_delay=3600",))
     stub = inference(server)
     server.terminate()
@@ -60,7 +60,7 @@ def test_requests_are_taken_during_the_delay(start_server: Callable[..., Server]
     assert time.monotonic() - started < 10
 
 
-# Has an idle connection, and on another a call that lasts. Ends when the server has ended both.
+# Has an idle connection and another with a long call. Exits when the server has closed both.
 QUIET_CLIENT = """
 import sys
 import threading
@@ -86,7 +86,7 @@ assert left.wait(30)
 """
 
 
-def test_clients_print_nothing_when_the_server_ends(start_server: Callable[..., Server]) -> None:
+def test_clients_print_nothing_when_the_server_exits(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*1", names=("mlp",))
     client = subprocess.Popen(
         [sys.executable, "-c", QUIET_CLIENT, server.address],
@@ -102,7 +102,7 @@ def test_clients_print_nothing_when_the_server_ends(start_server: Callable[..., 
     assert (printed, complained, client.returncode) == ("UNAVAILABLE\n", "", 0)
 
 
-def test_the_delay_ends_by_itself(start_server: Callable[..., Server]) -> None:
+def test_drain_delay_expires(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*1", names=("mlp",), flags=("--drain_delay=1.5",))
     started = time.monotonic()
     server.terminate()
@@ -111,8 +111,8 @@ def test_the_delay_ends_by_itself(start_server: Callable[..., Server]) -> None:
 
 
 def streams_of(server: Server, requests: queue.SimpleQueue) -> dict[str, Any]:
-    """A call of each method that takes messages without end, which its client leaves open: each is
-    answered once, or has nothing to answer yet."""
+    """Opens a call of each client-streaming method. The client keeps it open. Each has had one
+    reply or has no reply yet."""
     infer = request_of("mlp", np.zeros((1, 784), np.float32))
     trainer = RawTrainer(server.address, "chain", {"name": "mse"}, {"sgd": {}})
     step = {"x": np.ones((4, 10), np.float32)}, {"target": np.ones((4, 5), np.float32)}
@@ -141,8 +141,8 @@ def streams_of(server: Server, requests: queue.SimpleQueue) -> dict[str, Any]:
     return calls
 
 
-def test_open_streams_end_unavailable(start_server: Callable[..., Server]) -> None:
-    """For their clients to go on with another server."""
+def test_open_streams_end_with_unavailable(start_server: Callable[..., Server]) -> None:
+    """Clients can then continue on another server."""
     server = start_server("cpu*1", names=("mlp", "chain"), flags=("--log_level=access=info",))
     requests: queue.SimpleQueue = queue.SimpleQueue()
     calls = streams_of(server, requests)
@@ -163,7 +163,7 @@ def test_open_streams_end_unavailable(start_server: Callable[..., Server]) -> No
 
 @pytest.fixture
 def durable(repository: Path, tmp_path: Path) -> Iterator[DurableServer]:
-    """Of the models slow and chain, on one device; not started."""
+    """A server of the models slow and chain on one device; not started."""
     for name in ("slow", "chain"):
         shutil.copytree(repository / name, tmp_path / "models" / name)
     server = DurableServer(tmp_path / "models", "cpu*1", tmp_path / "run")
@@ -172,8 +172,8 @@ def durable(repository: Path, tmp_path: Path) -> Iterator[DurableServer]:
 
 
 def start_work(server: DurableServer) -> tuple[str, grpc.Future]:
-    """Starts it; has a trainer make a step, which no checkpoint has, and the device begin with what
-    takes longer than anybody waits. Returns the trainer's name and that call."""
+    """Starts the server, runs a training step that no checkpoint has, and starts a long inference
+    call. Returns the trainer's name and the call."""
     server.start()
     trainer = RawTrainer(server.address, "chain", {"name": "mse"}, {"sgd": {}})
     step = {"x": np.ones((4, 10), np.float32)}, {"target": np.ones((4, 5), np.float32)}
@@ -184,8 +184,8 @@ def start_work(server: DurableServer) -> tuple[str, grpc.Future]:
     return trainer.name, call
 
 
-def assert_lost_and_saved(server: DurableServer, trainer: str, call: grpc.Future) -> None:
-    """The call is lost, which the exit code says; the trainer is not."""
+def assert_only_call_lost(server: DurableServer, trainer: str, call: grpc.Future) -> None:
+    """Checks that the call failed, the exit code reports it, and the trainer was saved."""
     assert server.wait() == 1, server.log
     assert call.exception().code() == grpc.StatusCode.UNAVAILABLE
     assert "with 1 requests in flight" in server.log
@@ -193,30 +193,30 @@ def assert_lost_and_saved(server: DurableServer, trainer: str, call: grpc.Future
     assert f"trainer '{trainer}': restored at step 1" in server.log
 
 
-def test_what_outlasts_the_drain_timeout_is_lost_and_trainers_are_saved(
+def test_drain_timeout_fails_running_calls_and_saves_trainers(
     durable: DurableServer,
 ) -> None:
     durable.replace_flag("--drain_timeout", "0.5")
     work = start_work(durable)
     durable.terminate()
-    assert_lost_and_saved(durable, *work)
+    assert_only_call_lost(durable, *work)
 
 
-def test_a_second_signal_leaves_a_second_and_trainers_are_saved(durable: DurableServer) -> None:
+def test_second_signal_shortens_the_drain_and_saves_trainers(durable: DurableServer) -> None:
     durable.replace_flag("--drain_timeout", "3600")
     work = start_work(durable)
-    ask_again(durable, "draining: 1 requests in flight")
+    send_second_signal(durable, "draining: 1 requests in flight")
     assert not work[1].done()
     durable.terminate()
-    assert_lost_and_saved(durable, *work)
+    assert_only_call_lost(durable, *work)
 
 
-def test_a_third_signal_ends_the_server_at_once(durable: DurableServer) -> None:
+def test_third_signal_exits_immediately(durable: DurableServer) -> None:
     durable.replace_flag("--drain_delay", "3600")
     durable.replace_flag("--drain_timeout", "3600")
     _, call = start_work(durable)
-    ask_again(durable, "requests are taken for another 1h")
-    ask_again(durable, "waiting one more second")
+    send_second_signal(durable, "requests are taken for another 1h")
+    send_second_signal(durable, "waiting one more second")
     durable.terminate()
     assert durable.wait() == 1
     assert "exiting immediately" in durable.log

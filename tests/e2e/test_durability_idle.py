@@ -1,4 +1,4 @@
-"""What of a trainer stays on the disk when it is gone, and what a checkpoint costs."""
+"""Files of trainers that expired or were deleted, and the cost of checkpoints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def names(client: braid.Client) -> list[str]:
     return [info.name for info in client.trainers()]
 
 
-def test_an_idle_trainer_waits_on_the_disk(server: DurableServer, client: braid.Client) -> None:
+def test_idle_trainer_is_unloaded_to_disk(server: DurableServer, client: braid.Client) -> None:
     used = create(client, "used", idle_timeout=600)
     idle = create(client, "idle", idle_timeout=2)
     for trainer in (used, idle):
@@ -66,10 +66,10 @@ def test_an_idle_trainer_waits_on_the_disk(server: DurableServer, client: braid.
     assert_same_bits(back.state_dict(), twin.state_dict())
 
 
-def test_an_expired_trainer_is_restored_by_its_name(
+def test_expired_trainer_is_restored_by_name(
     server: DurableServer, client: braid.Client
 ) -> None:
-    """By a client that has no handle on it, and on the command line."""
+    """By a client without a handle for it, and on the command line."""
     trainer = create(client, "idle", idle_timeout=2)
     step(trainer, 0)
     first = trainer.save_checkpoint()
@@ -94,10 +94,10 @@ def test_an_expired_trainer_is_restored_by_its_name(
     assert names(client) == ["idle"]
 
 
-def test_a_restored_trainer_comes_back_with_the_server(
+def test_restored_trainer_survives_a_restart(
     server: DurableServer, client: braid.Client
 ) -> None:
-    """As every trainer does that has not been idle for too long since."""
+    """Like every trainer that has not expired again."""
     step(create(client, "idle", idle_timeout=2), 0)
     wait_until(lambda: not names(client))
     restore(server, "idle")
@@ -106,7 +106,7 @@ def test_a_restored_trainer_comes_back_with_the_server(
     wait_until(lambda: not names(client))
 
 
-def test_a_trainer_in_use_is_not_idle(client: braid.Client) -> None:
+def test_trainer_in_use_does_not_expire(client: braid.Client) -> None:
     trainer = create(client, "busy", idle_timeout=1)
     began = time.monotonic()
     while time.monotonic() - began < 2.5:
@@ -114,8 +114,8 @@ def test_a_trainer_in_use_is_not_idle(client: braid.Client) -> None:
     assert names(client) == ["busy"]
 
 
-def test_deletion_removes_what_is_on_the_disk(server: DurableServer, client: braid.Client) -> None:
-    """Also of a trainer that is there alone; published versions stay."""
+def test_deletion_removes_the_trainers_files(server: DurableServer, client: braid.Client) -> None:
+    """Also for a trainer that exists only on disk. Published versions stay."""
     trainer = create(client, "deleted")
     step(trainer, 0)
     trainer.save_checkpoint()
@@ -134,7 +134,7 @@ def test_deletion_removes_what_is_on_the_disk(server: DurableServer, client: bra
     assert create(client, "deleted").info().applied_sequence == 0
 
 
-def test_a_creation_that_is_sent_again_after_a_restart(server: DurableServer) -> None:
+def test_creation_is_idempotent_across_a_restart(server: DurableServer) -> None:
     request = message("braid.v1.CreateTrainerRequest")(
         model="noisy", name="created", losses=[{"name": "cross_entropy"}],
         optimizer={"sgd": {}}, request_id="mine",
@@ -150,10 +150,10 @@ def test_a_creation_that_is_sent_again_after_a_restart(server: DurableServer) ->
     assert len(list((server.data / "trainers").iterdir())) == 1
 
 
-def test_a_creation_that_a_crash_interrupted_takes_no_name(
+def test_interrupted_creation_does_not_reserve_the_name(
     server: DurableServer, client: braid.Client
 ) -> None:
-    """Its reply comes after its first checkpoint: before, nobody has been told of it."""
+    """The reply follows the first checkpoint, so no client knows about the trainer before."""
     create(client, "unborn")
     server.kill()
     for path in server.checkpoints("unborn").iterdir():
@@ -164,8 +164,8 @@ def test_a_creation_that_a_crash_interrupted_takes_no_name(
     assert create(client, "unborn").info().step == 0
 
 
-def test_checkpoints_are_measured(server: DurableServer, client: braid.Client) -> None:
-    """How long steps wait for one, which is little, and how long it takes to be durable."""
+def test_checkpoint_durations_are_reported(server: DurableServer, client: braid.Client) -> None:
+    """Reports how long steps wait for a checkpoint, and how long it takes to become durable."""
     trainer = create(client, "measured", checkpoint_every=1)
     step(trainer, *range(20))
     wait_until(lambda: trainer.info().durable_sequence > 0)
@@ -178,5 +178,5 @@ def test_checkpoints_are_measured(server: DurableServer, client: braid.Client) -
     assert metrics.value("braid_checkpoint_duration_seconds_count", **label) == written
     pause = metrics.value("braid_checkpoint_pause_seconds_sum", **label) / pauses
     duration = metrics.value("braid_checkpoint_duration_seconds_sum", **label) / written
-    # The files, and their way to the disk, are what takes long: steps do not wait for them.
+    # Writing and syncing files takes long, but steps do not wait for it.
     assert 0 < pause < duration / 2

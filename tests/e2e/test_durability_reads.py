@@ -1,4 +1,4 @@
-"""What reads a trainer's state after kill -9 finds all that its handle has operated."""
+"""Reads of a trainer's state after kill -9 include all operations of the handle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
 
 @pytest.fixture
 def trainer(client: braid.Client, request: pytest.FixtureRequest) -> braid.Trainer:
-    """After STEPS steps, none of them durable."""
+    """A trainer after STEPS steps, none of them durable."""
     trainer = create(client, request.node.name.translate(str.maketrans("[]", "--")))
     for number in range(STEPS):
         trainer.step(*batch(number))
@@ -42,34 +42,34 @@ def downloaded(trainer: braid.Trainer, directory: Path) -> dict[str, Any]:
     return dict(sorted(load_file(directory / "weights").items()))
 
 
-def test_state_dict(server: DurableServer, trainer: braid.Trainer) -> None:
+def test_state_dict_after_kill_9(server: DurableServer, trainer: braid.Trainer) -> None:
     wanted = trainer.state_dict()
     server.start_again()
     assert_same_bits(trainer.state_dict(), wanted)
     assert trainer.info().applied_sequence == STEPS
 
 
-def test_download(server: DurableServer, trainer: braid.Trainer, tmp_path: Path) -> None:
+def test_download_after_kill_9(server: DurableServer, trainer: braid.Trainer, tmp_path: Path) -> None:
     wanted = downloaded(trainer, tmp_path)
     server.start_again()
     assert_same_bits(downloaded(trainer, tmp_path), wanted)
 
 
-def test_evaluate(server: DurableServer, trainer: braid.Trainer) -> None:
+def test_evaluate_after_kill_9(server: DurableServer, trainer: braid.Trainer) -> None:
     wanted = trainer.evaluate([batch(0), batch(1)])
     server.start_again()
     assert trainer.evaluate([batch(0), batch(1)]) == wanted
     assert wanted.step == STEPS
 
 
-def test_save_checkpoint(server: DurableServer, trainer: braid.Trainer) -> None:
+def test_save_checkpoint_after_kill_9(server: DurableServer, trainer: braid.Trainer) -> None:
     server.start_again()
     assert trainer.save_checkpoint().sequence == STEPS
     server.start_again()
     assert trainer.info().applied_sequence == STEPS
 
 
-def test_restore_checkpoint(server: DurableServer, client: braid.Client) -> None:
+def test_restore_checkpoint_after_kill_9(server: DurableServer, client: braid.Client) -> None:
     trainer = create(client, "restored")
     for number in range(STEPS):
         trainer.step(*batch(number))
@@ -81,7 +81,7 @@ def test_restore_checkpoint(server: DurableServer, client: braid.Client) -> None
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_through_a_stream(server: DurableServer, client: braid.Client, left: bool) -> None:
+def test_stream_after_kill_9(server: DurableServer, client: braid.Client, left: bool) -> None:
     trainer = create(client, f"streamed-{left}")
     with trainer.stream(depth=2) as stream:
         for number in range(STEPS):
@@ -97,8 +97,8 @@ def test_through_a_stream(server: DurableServer, client: braid.Client, left: boo
     assert trainer.step(*batch(STEPS)).sequence == STEPS + 1
 
 
-def test_what_a_stream_left_under_way(server: DurableServer, client: braid.Client) -> None:
-    """Is this handle's still after `sync`, so it is sent again."""
+def test_closed_streams_operations_are_resent(server: DurableServer, client: braid.Client) -> None:
+    """They still belong to this handle after `sync`, so it resends them."""
     trainer = create(client, "left")
     with pytest.raises(KeyError), trainer.stream(depth=8) as stream:
         for number in range(20):
@@ -112,7 +112,7 @@ def test_what_a_stream_left_under_way(server: DurableServer, client: braid.Clien
     assert trainer.step(*batch(21)).sequence == stands + 2
 
 
-def test_without_a_policy_it_is_said(server: DurableServer, client: braid.Client) -> None:
+def test_lost_operations_without_retries_fail(server: DurableServer, client: braid.Client) -> None:
     trainer = create(client, "no-policy", checkpoint_every=None)
     for number in range(STEPS):
         trainer.step(*batch(number))

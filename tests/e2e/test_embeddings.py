@@ -1,4 +1,4 @@
-"""Sizes to try: integer inputs, one index a row or several, with dense and sparse gradients."""
+"""Embeddings: integer inputs with one or several indices per row, dense and sparse gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIMIZERS = {
 
 
 def words(count: int, *shape: int, seed: int = 0) -> torch.Tensor:
-    """Some are in several rows and chunks."""
+    """Some words are in several rows and chunks."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(1000, (count, *shape), generator=generator)
     return torch.where(drawn % 3 == 0, drawn % 5, drawn)
@@ -37,7 +37,7 @@ def batches(model: str) -> list:
 
 
 def densely(reference: Reference) -> Reference:
-    """With dense gradients, which is what sparse ones become: Adam and momentum take no others."""
+    """Uses dense gradients like the server: Adam and momentum do not support sparse ones."""
     for module in reference.module.modules():
         if hasattr(module, "sparse"):
             module.sparse = False
@@ -47,7 +47,7 @@ def densely(reference: Reference) -> Reference:
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", ["words", "sparse_words", "sentences", "bags", "sparse_bags"])
-def test_embedding_trains_as_in_pytorch(
+def test_embedding_training_equals_pytorch(
     trainers: braid.Client, model: str, optimizer: str, replicas: int
 ) -> None:
     wanted = densely(Reference(model, OPTIMIZERS[optimizer], "mse")).train(batches(model))
@@ -58,7 +58,7 @@ def test_embedding_trains_as_in_pytorch(
 
 
 @pytest.mark.parametrize("model", ["words", "sparse_words", "sparse_bags"])
-def test_gradients_of_an_embedding_accumulate_and_are_clipped(
+def test_embedding_gradients_accumulate_and_are_clipped(
     trainers: braid.Client, model: str
 ) -> None:
     optimizer = OPTIMIZERS["SGD"]
@@ -77,7 +77,7 @@ def test_gradients_of_an_embedding_accumulate_and_are_clipped(
 
 
 @pytest.mark.parametrize("model", ["scaled_words", "scaled_bags"])
-def test_an_embedding_scaled_by_frequency_trains_as_in_pytorch_on_one_replica(
+def test_frequency_scaled_embedding_equals_pytorch_on_one_replica(
     trainers: braid.Client, model: str
 ) -> None:
     optimizer = OPTIMIZERS["SGD"]
@@ -97,7 +97,7 @@ def test_an_embedding_scaled_by_frequency_trains_as_in_pytorch_on_one_replica(
 @pytest.mark.parametrize(
     "model, weight", [("scaled_words", "embedding.weight"), ("scaled_bags", "bag.weight")]
 )
-def test_an_embedding_scaled_by_frequency_is_refused_where_a_batch_is_divided(
+def test_frequency_scaled_embedding_is_rejected_if_batches_are_split(
     trainers: braid.Client, model: str, weight: str, options: dict, field: str
 ) -> None:
     with pytest.raises(braid.FailedPrecondition, match=field) as refused:
@@ -106,7 +106,7 @@ def test_an_embedding_scaled_by_frequency_is_refused_where_a_batch_is_divided(
 
 
 @pytest.mark.parametrize("model, weight", [("scaled_words", "embedding"), ("scaled_bags", "bag")])
-def test_a_frozen_embedding_scaled_by_frequency_trains_on_several_replicas(
+def test_frozen_frequency_scaled_embedding_trains_on_several_replicas(
     trainers: braid.Client, model: str, weight: str
 ) -> None:
     training.compare(
@@ -119,8 +119,8 @@ def test_a_frozen_embedding_scaled_by_frequency_trains_on_several_replicas(
     )
 
 
-def test_six_indices_are_six_rows(trainers: braid.Client) -> None:
-    """[B] is cut like any batch, and only the words that were there move."""
+def test_one_dimensional_indices_are_rows(trainers: braid.Client) -> None:
+    """[B] is split like any batch, and only the weights of words in the batch change."""
     spoken = torch.tensor([5, 7, 5, 999, 0, 5])
     with new_trainer(
         trainers, "words", stages=on(3), loss="mse", optimizer=OPTIMIZERS["SGD"]

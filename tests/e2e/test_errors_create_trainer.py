@@ -1,4 +1,4 @@
-"""Every row of the error table for CreateTrainer, and for trainers that do not exist."""
+"""Error table of CreateTrainer, and of methods for unknown trainers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from e2e.support.trainer_error_cases import LOSS_ROWS, OPTION_ROWS
 CODES = grpc.StatusCode
 
 
-def good_request() -> Any:
+def valid_request() -> Any:
     return message("braid.v1.CreateTrainerRequest")(
         model="chain",
         name="never",
@@ -31,7 +31,7 @@ def clear(field: str) -> Callable[[Any], None]:
 
 
 def bad_name(name: str) -> Rejection:
-    # The message quotes no more than 128 characters, and escapes what is not ASCII.
+    # The message quotes at most 128 characters and escapes non-ASCII characters.
     shown = ("name", name[:128]) if name.isascii() else ("name",)
     return Rejection(f"name {name[:9]!a}", assigner(name=name), shown, "name")
 
@@ -141,26 +141,26 @@ DeleteRequest = message("braid.v1.DeleteTrainerRequest")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=ids(ROWS))
-def test_rejected(stub: Stub, row: Rejection) -> None:
+def test_invalid_request_is_rejected(stub: Stub, row: Rejection) -> None:
     before = names(stub)
-    row.expect(stub.CreateTrainer, good_request())
+    row.expect(stub.CreateTrainer, valid_request())
     assert names(stub) == before
-    created = stub.CreateTrainer(good_request()).trainer
+    created = stub.CreateTrainer(valid_request()).trainer
     assert created.name == "never"
     stub.DeleteTrainer(DeleteRequest(name="never"))
 
 
-def test_second_trainer_of_one_name(stub: Stub) -> None:
-    request = good_request()
+def test_duplicate_trainer_name_is_rejected(stub: Stub) -> None:
+    request = valid_request()
     request.request_id = "mine"
     first = stub.CreateTrainer(request).trainer
     taken = Rejection(
         "name taken", assigner(request_id="other"), ("never",), None, CODES.ALREADY_EXISTS
     )
-    taken.expect(stub.CreateTrainer, good_request())
+    taken.expect(stub.CreateTrainer, valid_request())
     no_id = Rejection("name taken", clear("request_id"), ("never",), None, CODES.ALREADY_EXISTS)
-    no_id.expect(stub.CreateTrainer, good_request())
-    # The same call, sent again because its reply was lost.
+    no_id.expect(stub.CreateTrainer, valid_request())
+    # A retry of the same call whose reply was lost succeeds.
     assert stub.CreateTrainer(request).trainer == first
     assert names(stub).count("never") == 1
     stub.DeleteTrainer(DeleteRequest(name="never"))
@@ -175,7 +175,7 @@ def test_second_trainer_of_one_name(stub: Stub) -> None:
         ("Publish", "trainer"),
     ],
 )
-def test_unknown_trainer(stub: Stub, method: str, field: str) -> None:
+def test_unknown_trainer_is_not_found(stub: Stub, method: str, field: str) -> None:
     request = message(f"braid.v1.{method}Request")(**{field: "nosuch"})
     with pytest.raises(grpc.RpcError) as caught:
         getattr(stub, method)(request)
@@ -183,7 +183,7 @@ def test_unknown_trainer(stub: Stub, method: str, field: str) -> None:
     assert "nosuch" in caught.value.details()
 
 
-def test_weights_of_an_unknown_trainer(stub: Stub) -> None:
+def test_weights_of_unknown_trainer_are_not_found(stub: Stub) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         list(stub.GetStateDict(message("braid.v1.GetStateDictRequest")(trainer="nosuch")))
     assert caught.value.code() == CODES.NOT_FOUND

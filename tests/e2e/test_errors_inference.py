@@ -1,5 +1,5 @@
-"""Every row of the error table for inference: the code, a message that says what is wrong, and a
-server that goes on."""
+"""Error table of inference: the status code and the message of each invalid request. The server
+keeps serving."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ A = np.arange(8, dtype=np.float32).reshape(2, 4)
 B = np.ones((2, 3), np.float32)
 
 
-def good_request() -> InferRequest:
-    """For the model two_inputs, with a: [2, 4] and b: [2, 3]."""
+def valid_request() -> InferRequest:
+    """Returns a request for the model two_inputs, with a: [2, 4] and b: [2, 3]."""
     request = InferRequest(model_name="two_inputs")
     for name, array in (("a", A), ("b", B)):
         request.inputs.add(name=name, datatype="FP32", shape=array.shape)
@@ -108,7 +108,7 @@ def output(request: InferRequest) -> Any:
 def parameter(
     name: str, of: Callable[[InferRequest], Any] = lambda request: request, **value: object
 ) -> Callable[[InferRequest], None]:
-    """Gives what `of` finds in the request a parameter: `int64_param=3`."""
+    """Sets a parameter on the part of the request that `of` returns: `int64_param=3`."""
 
     def change(request: InferRequest) -> None:
         ((kind, what),) = value.items()
@@ -123,7 +123,7 @@ def output_twice(request: InferRequest) -> None:
 
 
 def words(index: int) -> Callable[[InferRequest], None]:
-    """Asks the embedding of 1000 words for word `index`."""
+    """Requests word `index` of an embedding of 1000 words."""
 
     def change(request: InferRequest) -> None:
         request.CopyFrom(InferRequest(model_name="words"))
@@ -281,21 +281,21 @@ def stub(serve: Callable[[str], Server]) -> Stub:
 
 
 def assert_answers(stub: Stub) -> None:
-    """The good request gets its answer."""
-    reply = stub.ModelInfer(good_request())
+    """Checks that the valid request still succeeds."""
+    reply = stub.ModelInfer(valid_request())
     values = np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(2, 3)
     assert_close(values, expected(models.make("two_inputs"), A, B))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=ids(ROWS))
-def test_rejected(stub: Stub, row: Rejection) -> None:
-    row.expect(stub.ModelInfer, good_request())
+def test_invalid_request_is_rejected(stub: Stub, row: Rejection) -> None:
+    row.expect(stub.ModelInfer, valid_request())
     assert_answers(stub)
 
 
 @pytest.mark.parametrize("method", ["ModelMetadata", "ModelConfig"])
 @pytest.mark.parametrize(("name", "version"), [("nosuch", ""), ("mlp", "7")])
-def test_description_of_what_is_not_there(
+def test_metadata_of_missing_model_is_not_found(
     stub: Stub, method: str, name: str, version: str
 ) -> None:
     request = message(f"inference.{method}Request")(name=name, version=version)
@@ -306,7 +306,7 @@ def test_description_of_what_is_not_there(
 
 
 @pytest.mark.parametrize("method", ["SystemSharedMemoryRegister", "CudaSharedMemoryRegister"])
-def test_what_is_not_offered_says_why(stub: Stub, method: str) -> None:
+def test_unsupported_method_reports_the_reason(stub: Stub, method: str) -> None:
     request = message(f"inference.{method}Request")()
     with pytest.raises(grpc.RpcError) as caught:
         getattr(stub, method)(request)

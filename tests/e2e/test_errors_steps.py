@@ -1,6 +1,6 @@
-"""Steps that fail for what a loss needs, for a loss module and for a client's gradients: told what
-came and what would be right, changing nothing. After each a good step is PyTorch's, which never saw
-the bad one."""
+"""Steps that fail because of their targets, a loss module or the client's gradients. They report
+what is wrong and change nothing. A valid step after each gives the same result as in PyTorch, which
+never saw the invalid one."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def put(target: Tensor, place: tuple[int, ...], value: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Bad:
-    """A target that `loss` on `model` refuses: with these words, and this field.
+    """A target that `loss` on `model` rejects: with these words and this field.
 
-    good: one that it takes; None: class indices.
+    good: a valid target; None: class indices.
     """
 
     name: str
@@ -179,7 +179,7 @@ def inputs_of(model: str) -> dict[str, Tensor]:
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
 @pytest.mark.parametrize("options", [{}, {"loss_mode": "per_replica"}, {"micro_batch": 1}], ids=str)
 @pytest.mark.parametrize("bad", TARGETS, ids=lambda bad: bad.name)
-def test_unfit_target(trainers: braid.Client, bad: Bad, options: dict) -> None:
+def test_invalid_target_is_rejected(trainers: braid.Client, bad: Bad, options: dict) -> None:
     x = inputs_of(bad.model)
     labels = CELLS if bad.model == "cells" else LABELS
     good = {"target": labels if bad.good is None else bad.good}
@@ -203,7 +203,7 @@ def test_unfit_target(trainers: braid.Client, bad: Bad, options: dict) -> None:
 
 
 class Needs(nn.Module):
-    """Raises unless the target is positive."""
+    """Raises an error unless the target is positive."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         if bool((target <= 0).any()):
@@ -212,7 +212,7 @@ class Needs(nn.Module):
 
 
 class Whole(nn.Module):
-    """Returns what it was told to: a number for a positive target, else one a row."""
+    """Returns a scalar for a positive target, otherwise one value per row."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         losses = (output - target).square()
@@ -231,7 +231,7 @@ class Severed(nn.Module):
 
 
 class Counted(nn.Module):
-    """An integer, unless the target is positive."""
+    """Returns an integer unless the target is positive."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         if bool((target <= 0).any()):
@@ -250,7 +250,7 @@ class Counted(nn.Module):
         (Counted, braid.FailedPrecondition, ("the module returned", "floating-point")),
     ],
 )
-def test_loss_module_that_fails(
+def test_failing_loss_module_is_reported(
     trainers: braid.Client,
     module: Callable[[], nn.Module],
     error: type[braid.BraidError],
@@ -297,7 +297,7 @@ def test_loss_module_that_fails(
     ],
     ids=["class_weights", "pos_weight"],
 )
-def test_parameter_that_only_an_output_shows_unfit(
+def test_loss_parameter_of_wrong_size_is_rejected(
     trainers: braid.Client, loss: dict, target: Tensor, field: str, words: tuple[str, ...]
 ) -> None:
     with new_trainer(
@@ -311,7 +311,7 @@ def test_parameter_that_only_an_output_shows_unfit(
 
 
 GRADIENT = np.ones((ROWS, 4))
-# What a Backward brings instead of {"classes": GRADIENT}; field; words.
+# Case → arguments of Backward that replace {"classes": GRADIENT}; field; words.
 GRADIENTS: dict[str, tuple[dict, str, tuple[str, ...]]] = {
     "name": ({"nosuch": GRADIENT}, "output_gradients[0].name", ("'nosuch'",)),
     "rows": ({"classes": GRADIENT[:6]}, "output_gradients[0].shape", ("[6, 4]", "[7, 4]")),
@@ -326,8 +326,8 @@ GRADIENTS: dict[str, tuple[dict, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", GRADIENTS)
-def test_unfit_output_gradients(trainers: braid.Client, case: str) -> None:
-    """The graph is still there for a right one."""
+def test_invalid_output_gradients_are_rejected(trainers: braid.Client, case: str) -> None:
+    """The graph is still retained for valid gradients."""
     given, field, words = GRADIENTS[case]
     x = inputs_of("heads")
     wanted = Reference("heads", ADAM, lambda outputs, _: outputs["classes"].sum())
@@ -361,7 +361,7 @@ def kept(trainer: braid.Trainer, x: Any) -> None:
     [[], [forward], [kept, forward]],
     ids=["nothing", "no graph was kept", "another operation"],
 )
-def test_backward_needs_a_graph(trainers: braid.Client, operations: list[Callable]) -> None:
+def test_backward_needs_retained_graph(trainers: braid.Client, operations: list[Callable]) -> None:
     with new_trainer(
         trainers, "heads", stages=on(REPLICAS), loss_mode="client", optimizer=ADAM
     ) as trainer:
@@ -371,7 +371,7 @@ def test_backward_needs_a_graph(trainers: braid.Client, operations: list[Callabl
             trainer.backward({"classes": GRADIENT})
 
 
-def test_graph_is_for_one_backward(trainers: braid.Client) -> None:
+def test_retained_graph_serves_one_backward(trainers: braid.Client) -> None:
     with new_trainer(
         trainers, "heads", stages=on(REPLICAS), loss_mode="client", optimizer=ADAM
     ) as trainer:
@@ -381,7 +381,7 @@ def test_graph_is_for_one_backward(trainers: braid.Client) -> None:
             trainer.backward({"classes": GRADIENT})
 
 
-def test_graph_goes_with_training_mode(trainers: braid.Client) -> None:
+def test_graph_is_retained_only_in_training_mode(trainers: braid.Client) -> None:
     with new_trainer(
         trainers, "heads", stages=on(REPLICAS), loss_mode="client", optimizer=ADAM
     ) as trainer:
@@ -390,7 +390,7 @@ def test_graph_goes_with_training_mode(trainers: braid.Client) -> None:
     assert caught.value.field == "keep_graph"
 
 
-def test_client_that_computes_the_loss_takes_no_steps(trainers: braid.Client) -> None:
+def test_step_is_rejected_if_the_client_computes_the_loss(trainers: braid.Client) -> None:
     x, target = batches(1, ROWS)[0]
     with new_trainer(
         trainers, "net", stages=on(REPLICAS), loss_mode="client", optimizer=ADAM
@@ -403,7 +403,7 @@ def test_client_that_computes_the_loss_takes_no_steps(trainers: braid.Client) ->
     assert caught.value.field == "targets"
 
 
-def test_model_that_computes_the_loss_has_to_return_one(trainers: braid.Client) -> None:
+def test_model_loss_must_be_returned(trainers: braid.Client) -> None:
     with new_trainer(
         trainers, "net", stages=on(REPLICAS), loss_mode="model", optimizer=ADAM
     ) as trainer:
@@ -424,7 +424,7 @@ def test_model_that_computes_the_loss_has_to_return_one(trainers: braid.Client) 
     ],
     ids=["count of group_lr", "group_lr", "metric", "momentum", "lr"],
 )
-def test_unfit_hyper_parameters(
+def test_invalid_hyperparameters_are_rejected(
     trainers: braid.Client, change: dict, field: str, words: tuple[str, ...]
 ) -> None:
     batch = batches(1, ROWS)[0]
@@ -454,7 +454,7 @@ def test_unfit_hyper_parameters(
         training.assert_state(trainer, wanted, 1e-12)
 
 
-def test_metric_has_to_be_finite(trainers: braid.Client) -> None:
+def test_non_finite_metric_is_rejected(trainers: braid.Client) -> None:
     with new_trainer(
         trainers,
         "net",
@@ -468,7 +468,7 @@ def test_metric_has_to_be_finite(trainers: braid.Client) -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_momentum_cannot_be_turned_on_or_off(trainers: braid.Client, momentum: float) -> None:
+def test_momentum_cannot_be_switched_on_or_off(trainers: braid.Client, momentum: float) -> None:
     optimizer = {"name": "SGD", "momentum": momentum}
     with new_trainer(
         trainers, "net", loss="cross_entropy", optimizer=optimizer

@@ -1,5 +1,5 @@
-"""Every row of the error table for training operations: after each the trainer is, bit for bit,
-what it was, and goes on."""
+"""Error table of training operations. After each the trainer is unchanged bit for bit and
+continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SGD = {"sgd": {"lr": 0.1, "momentum": 0.9}}
 
 
 def make(address: str, loss: str, optimizer: dict, first: np.ndarray) -> RawTrainer:
-    """A trainer with all that a failed operation must leave alone: momentum, gradients, a count."""
+    """A trainer with state that a failed operation must not change: momentum, gradients, counts."""
     trainer = RawTrainer(address, "chain", {"name": loss}, optimizer)
     trainer.apply("Step", {"x": X[:3]}, {"target": first[:3]})
     trainer.apply("ForwardBackward", {"x": X[:4]}, {"target": first[:4]})
@@ -46,14 +46,14 @@ def classifier(address: str) -> Iterator[RawTrainer]:
 
 @pytest.fixture(scope="module")
 def regressor(address: str) -> Iterator[RawTrainer]:
-    """With AdamW, which has no momentum."""
+    """A trainer with AdamW, which has no momentum."""
     trainer = make(address, "mse", {"adamw": {}}, VALUES)
     yield trainer
     trainer.delete()
 
 
 def reject(trainer: RawTrainer, method: str, row: Rejection, request: Any) -> None:
-    """The row's request fails, changes nothing, and the trainer goes on."""
+    """Checks that the row's request fails, changes nothing, and that a valid one succeeds."""
     before = trainer.snapshot()
     row.expect(lambda changed: trainer.send(method, changed), request)
     assert trainer.snapshot() == before
@@ -63,19 +63,19 @@ def reject(trainer: RawTrainer, method: str, row: Rejection, request: Any) -> No
 
 @pytest.mark.parametrize("method", ["Step", "ForwardBackward"])
 @pytest.mark.parametrize("row", INPUT_ROWS, ids=ids(INPUT_ROWS))
-def test_bad_batch(classifier: RawTrainer, method: str, row: Rejection) -> None:
+def test_invalid_batch_is_rejected(classifier: RawTrainer, method: str, row: Rejection) -> None:
     reject(classifier, method, row, classifier.request(method, {"x": X}, {"target": LABELS}))
 
 
 @pytest.mark.parametrize("method", ["Step", "ForwardBackward"])
 @pytest.mark.parametrize("row", MSE_ROWS, ids=ids(MSE_ROWS))
-def test_bad_float_target(regressor: RawTrainer, method: str, row: Rejection) -> None:
+def test_invalid_float_target_fails(regressor: RawTrainer, method: str, row: Rejection) -> None:
     reject(regressor, method, row, regressor.request(method, {"x": X}, {"target": VALUES}))
 
 
-# With targets and without; without, there is no target that could be wrong.
+# Without targets, only inputs can be invalid.
 @pytest.mark.parametrize("row", INPUT_ROWS, ids=ids(INPUT_ROWS))
-def test_bad_forward(classifier: RawTrainer, row: Rejection) -> None:
+def test_invalid_forward_is_rejected(classifier: RawTrainer, row: Rejection) -> None:
     if row.name == "no targets":
         assert not classifier.apply("Forward", {"x": X}).HasField("loss")
         return
@@ -83,13 +83,13 @@ def test_bad_forward(classifier: RawTrainer, row: Rejection) -> None:
 
 
 @pytest.mark.parametrize("row", HYPER_ROWS, ids=ids(HYPER_ROWS))
-def test_bad_hyper_parameters(classifier: RawTrainer, row: Rejection) -> None:
+def test_invalid_hyperparameters_are_rejected(classifier: RawTrainer, row: Rejection) -> None:
     step = classifier.request("Step", {"x": X}, {"target": LABELS})
     reject(classifier, "Step", row, step)
     reject(classifier, "OptimStep", row, classifier.request("OptimStep"))
 
 
-def test_momentum_for_an_optimizer_that_has_none(regressor: RawTrainer) -> None:
+def test_momentum_is_rejected_by_optimizers_without_it(regressor: RawTrainer) -> None:
     row = Rejection(
         "momentum",
         assigner(hyper_parameters__momentum=0.9),
@@ -99,8 +99,8 @@ def test_momentum_for_an_optimizer_that_has_none(regressor: RawTrainer) -> None:
     reject(regressor, "OptimStep", row, regressor.request("OptimStep"))
 
 
-def test_index_out_of_range(address: str) -> None:
-    """Of an embedding, found when the model was loaded."""
+def test_embedding_index_out_of_range_is_rejected(address: str) -> None:
+    """The range comes from the embedding, detected when the model was loaded."""
     trainer = RawTrainer(address, "words", {"name": "mse"}, SGD)
     good, bad = np.arange(4), np.array([1, 2, 3, 1000])
     row = Rejection(
@@ -115,8 +115,8 @@ def test_index_out_of_range(address: str) -> None:
     trainer.delete()
 
 
-def test_failed_operations_leave_no_trace(address: str) -> None:
-    """What cannot be seen from outside, gradients and momentum, is as in a twin that was spared."""
+def test_failed_operations_do_not_change_the_trainer(address: str) -> None:
+    """Compares gradients and momentum, by later training, with a trainer without failures."""
     spared = make(address, "cross_entropy", SGD, LABELS)
     tried = make(address, "cross_entropy", SGD, LABELS)
     for row in INPUT_ROWS:

@@ -1,4 +1,4 @@
-"""Evaluate: loss and metrics over batches are PyTorch's, and it changes nothing."""
+"""Evaluate: loss and metrics over batches equal PyTorch's, and the trainer does not change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batches() -> list:
 
 
 def whole() -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's outputs for all batches, and their targets."""
+    """Returns the model's outputs for all batches, and their targets."""
     with torch.no_grad():
         outputs = training_models.make("net").eval()(torch.cat([b[0]["x"] for b in batches()]))
     return outputs, torch.cat([b[1]["target"] for b in batches()])
@@ -53,10 +53,10 @@ def whole() -> tuple[torch.Tensor, torch.Tensor]:
     ],
     ids=["mean", "weights", "sum"],
 )
-def test_metrics_of_classes(
+def test_classification_metrics_equal_pytorch(
     trainers: braid.Client, loss: dict, micro_batch: int | None, replicas: int
 ) -> None:
-    """As if all batches were one. What is ignored does not count."""
+    """Results are those of one combined batch. Ignored targets do not count."""
     with new_trainer(
         trainers, "net", stages=on(replicas), loss=loss, optimizer=SGD, micro_batch=micro_batch
     ) as trainer:
@@ -78,12 +78,12 @@ def test_metrics_of_classes(
     assert 0 <= right < result.metrics["top_k"] < 1
 
 
-def test_k_is_5_unless_given(trainers: braid.Client) -> None:
+def test_default_k_is_5(trainers: braid.Client) -> None:
     with new_trainer(trainers, "net", loss="cross_entropy", optimizer=SGD) as trainer:
         assert trainer.evaluate(batches(), metrics=["top_k"]).metrics == {"top_k": 1.0}
 
 
-def test_metrics_of_values(trainers: braid.Client) -> None:
+def test_regression_metrics_equal_pytorch(trainers: braid.Client) -> None:
     targets = [rows(size, 5, seed=size) for size in SIZES]
     given = [(batch[0], {"target": target}) for batch, target in zip(batches(), targets)]
     with new_trainer(trainers, "net", stages=on(3), loss="huber", optimizer=SGD) as trainer:
@@ -102,8 +102,8 @@ def test_metrics_of_values(trainers: braid.Client) -> None:
 @pytest.mark.parametrize(
     "loss", ["mse", "l1", "kl_div", "bce_with_logits", "cross_entropy", "classes"]
 )
-def test_a_mean_is_over_all_numbers_however_many_a_row_has(tmp_path: Path, loss: str) -> None:
-    """Sequences of one length a batch: the whole is no mean of the batches' means by rows."""
+def test_mean_loss_is_over_all_elements_of_all_batches(tmp_path: Path, loss: str) -> None:
+    """Each batch has another sequence length, so weighting batch means by rows is wrong."""
     config = """max_batch_size: 8
     input [ { name: "x" data_type: TYPE_FP64 dims: [ 3, -1 ] } ]
     output [ { name: "y" data_type: TYPE_FP64 dims: [ 3, -1 ] } ]"""
@@ -125,7 +125,7 @@ def test_a_mean_is_over_all_numbers_however_many_a_row_has(tmp_path: Path, loss:
     assert result.loss == pytest.approx(wanted, abs=1e-12)
 
 
-def test_several_losses_and_the_first_ones_metrics(trainers: braid.Client) -> None:
+def test_several_losses_report_metrics_of_the_first(trainers: braid.Client) -> None:
     losses = [
         {"name": "cross_entropy", "output": "classes", "target": "labels", "factor": 2.0},
         {"name": "mse", "output": "value", "target": "wanted", "factor": 0.5},
@@ -147,7 +147,7 @@ def test_several_losses_and_the_first_ones_metrics(trainers: braid.Client) -> No
     assert result.metrics == pytest.approx({"accuracy": right})
 
 
-def test_loss_of_the_model(trainers: braid.Client) -> None:
+def test_model_loss_equals_pytorch(trainers: braid.Client) -> None:
     given = [({"x": rows(n, 6), "labels": classes(n, of=4)}, {}) for n in SIZES]
     with new_trainer(
         trainers,
@@ -165,10 +165,10 @@ def test_loss_of_the_model(trainers: braid.Client) -> None:
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 @pytest.mark.parametrize("micro_batch", [None, 1, 2])
-def test_loss_of_the_model_that_is_one_number_a_chunk(
+def test_scalar_model_loss_is_weighted_by_chunk_size(
     trainers: braid.Client, micro_batch: int | None, replicas: int
 ) -> None:
-    """Chunks of other numbers of rows count for what they are."""
+    """Each chunk's scalar is weighted by its number of rows."""
     given = [({"x": rows(n, 6), "labels": classes(n, of=4)}, {}) for n in SIZES]
     with new_trainer(
         trainers,
@@ -186,8 +186,8 @@ def test_loss_of_the_model_that_is_one_number_a_chunk(
     assert result.loss == pytest.approx(torch.cat(losses).mean().item(), abs=1e-12)
 
 
-def test_changes_nothing(trainers: braid.Client) -> None:
-    """Weights, buffers, accumulated gradients, the sequence and what dropout draws next."""
+def test_evaluation_does_not_change_the_trainer(trainers: braid.Client) -> None:
+    """Covers weights, buffers, accumulated gradients, sequence numbers and dropout's next draws."""
     x, other = ({"input": rows(8, 10, seed=s)} for s in range(2))
     target = {"target": classes(8)}
 
@@ -211,8 +211,8 @@ def test_changes_nothing(trainers: braid.Client) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_leaves_a_graph_that_is_kept(trainers: braid.Client, replicas: int) -> None:
-    """Somebody may look on while the client computes a gradient."""
+def test_evaluation_keeps_the_retained_graph(trainers: braid.Client, replicas: int) -> None:
+    """Another client may evaluate while the client computes a gradient."""
     x = rows(6, 6)
     gradient = {"output__0": torch.ones(6, 4).double()}
     target = {"target": torch.zeros(6, 4).double()}
@@ -232,7 +232,7 @@ def test_leaves_a_graph_that_is_kept(trainers: braid.Client, replicas: int) -> N
     training.assert_unchanged(*states)
 
 
-def test_weights_are_those_of_the_steps_before(trainers: braid.Client) -> None:
+def test_evaluation_uses_the_weights_after_earlier_steps(trainers: braid.Client) -> None:
     batch = batches()[0]
     reference = training.Reference("net", SGD, "cross_entropy")
     with new_trainer(
@@ -257,7 +257,7 @@ def test_weights_are_those_of_the_steps_before(trainers: braid.Client) -> None:
         (["accuracy", "mae"], 5, "metrics[1]", ("mae", "[11, 5]", "INT64 [11]")),
     ],
 )
-def test_unfit_metrics_are_refused(
+def test_unsuitable_metrics_are_rejected(
     trainers: braid.Client, metrics: list[str], k: int, field: str, words: tuple[str, ...]
 ) -> None:
     with new_trainer(
@@ -271,7 +271,7 @@ def test_unfit_metrics_are_refused(
         assert trainer.evaluate(batches()).rows == sum(SIZES)
 
 
-def test_accuracy_of_values_is_refused(trainers: braid.Client) -> None:
+def test_accuracy_for_regression_is_rejected(trainers: braid.Client) -> None:
     given = [(batches()[0][0], {"target": rows(SIZES[0], 5)})]
     with new_trainer(trainers, "net", stages=on(2), loss="mse", optimizer=SGD) as trainer:
         with pytest.raises(braid.InvalidArgument, match="class indices, INT64") as caught:
@@ -279,8 +279,8 @@ def test_accuracy_of_values_is_refused(trainers: braid.Client) -> None:
     assert caught.value.field == "metrics[0]"
 
 
-def test_bad_batch_is_refused(trainers: braid.Client) -> None:
-    """The second one: with its field, and nothing is left of the first."""
+def test_invalid_second_batch_is_rejected(trainers: braid.Client) -> None:
+    """The error names the second batch, and no result of the first one is kept."""
     good = batches()[0]
     with new_trainer(
         trainers, "net", stages=on(2), loss="cross_entropy", optimizer=SGD
@@ -298,10 +298,10 @@ def test_bad_batch_is_refused(trainers: braid.Client) -> None:
 
 @pytest.mark.parametrize("micro_batch", [None, 2])
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_metrics_where_the_client_computes_the_loss(
+def test_metrics_if_the_client_computes_the_loss(
     trainers: braid.Client, replicas: int, micro_batch: int | None
 ) -> None:
-    """Of the weights that its gradients have made. A target of -100 does not count."""
+    """Uses the weights updated with the client's gradients. A target of -100 does not count."""
     reference = training.Reference("net", SGD, "cross_entropy")
     inputs, targets = batches()[0]
     given = batches()
@@ -349,7 +349,7 @@ def test_metrics_where_the_client_computes_the_loss(
     )
 
 
-def test_client_that_computes_the_loss_asks_for_metrics(trainers: braid.Client) -> None:
+def test_metrics_are_required_if_the_client_computes_the_loss(trainers: braid.Client) -> None:
     inputs, targets = batches()[0]
     with new_trainer(trainers, "net", loss_mode="client", optimizer=SGD) as trainer:
         with pytest.raises(braid.FailedPrecondition, match="client computes.*metrics alone"):

@@ -1,5 +1,5 @@
-"""What torch.export.save writes: PyTorch's outputs for any batch, and clear words for what it
-cannot do."""
+"""Models of torch.export.save: outputs equal PyTorch's for any batch size, and unsupported models
+report the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = {"mixed": ("INPUT__0", "INPUT__1"), "derived": ("x", "words")}
 
 
 class Counter(nn.Module):
-    """Changes a buffer in evaluation, too."""
+    """Changes a buffer in evaluation mode, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Counter(nn.Module):
 
 
 class CounterByView(Counter):
-    """Does so through a view of it."""
+    """Changes the buffer through a view."""
 
     def forward(self, x: Tensor) -> Tensor:
         calls = self.calls.view(1)
@@ -45,7 +45,7 @@ class CounterByView(Counter):
 
 
 class CounterWithoutGradients(Counter):
-    """Does so in a region that is a graph of its own."""
+    """Changes the buffer in a region that is a separate graph."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -55,7 +55,7 @@ class CounterWithoutGradients(Counter):
 
 
 class CounterByOut(Counter):
-    """Does so as the output of an operator."""
+    """Changes the buffer through an operator's out argument."""
 
     def forward(self, x: Tensor) -> Tensor:
         torch.add(self.calls, 1, out=self.calls)
@@ -63,7 +63,7 @@ class CounterByOut(Counter):
 
 
 class InPlace(nn.Module):
-    """Works on its input, which is its caller's."""
+    """Modifies its input, which belongs to the caller, in place."""
 
     def forward(self, x: Tensor) -> Tensor:
         x += 1
@@ -74,7 +74,7 @@ class InPlace(nn.Module):
 
 @dataclass
 class Result(ModelOutput):
-    """As transformers' models return theirs."""
+    """Output type like those of transformers' models."""
 
     logits: Tensor | None = None
     loss: Tensor | None = None
@@ -82,21 +82,21 @@ class Result(ModelOutput):
 
 
 class WithResult(nn.Module):
-    """Returns an object of a class, with an OrderedDict in it."""
+    """Returns a class instance that contains an OrderedDict."""
 
     def forward(self, x: Tensor) -> Result:
         return Result(logits=x + 1, hidden=OrderedDict(z=x * 2, a=x * 3))
 
 
 class InPairs(nn.Module):
-    """How many pairs the rows make, rounded up."""
+    """Returns the number of pairs of rows, rounded up."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * -(-x.shape[0] // 2)
 
 
 class WithConstants(nn.Module):
-    """Takes more than tensors, and returns more than tensors."""
+    """Takes and returns values that are not tensors."""
 
     def forward(
         self, x: Tensor, times: int, mode: str, *, mask: None, scale: float
@@ -105,7 +105,7 @@ class WithConstants(nn.Module):
 
 
 class Branches(nn.Module):
-    """Takes one way or another by what its input holds."""
+    """Branches on the values of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -114,7 +114,7 @@ class Branches(nn.Module):
 
 
 class Autocast(nn.Module):
-    """Switches to lower precision itself."""
+    """Uses autocast in forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Autocast(nn.Module):
 
 
 def rewrite(package: Path, to: Path, change: Callable[[dict], None]) -> None:
-    """A copy with something else in its models/model.json."""
+    """Copies the package with a changed models/model.json."""
     to.parent.mkdir(parents=True)
     with zipfile.ZipFile(package) as old, zipfile.ZipFile(to, "w") as new:
         for name in old.namelist():
@@ -250,12 +250,12 @@ def client(
 
 @pytest.mark.parametrize("model", ["mixed", "derived"])
 @pytest.mark.parametrize("rows", [1, 2, 7, 32, 33, 65, 333])
-def test_any_batch_gives_pytorchs_outputs(client: braid.Client, model: str, rows: int) -> None:
-    """The program takes 2 to 32 rows: a larger batch is cut, a single row filled up."""
-    inference_packages.assert_gives_pytorchs_outputs(client, model, NAMES[model], rows)
+def test_any_batch_size_equals_pytorch(client: braid.Client, model: str, rows: int) -> None:
+    """The program takes 2 to 32 rows. Larger batches are split and a single row is padded."""
+    inference_packages.assert_equals_pytorch(client, model, NAMES[model], rows)
 
 
-def test_metadata_is_what_was_exported(client: braid.Client) -> None:
+def test_metadata_describes_the_exported_program(client: braid.Client) -> None:
     metadata = client.model_metadata("derived")
     assert [(t.name, t.datatype, t.shape) for t in metadata.inputs] == [
         ("x", "FP32", (-1, 10)),
@@ -267,18 +267,18 @@ def test_metadata_is_what_was_exported(client: braid.Client) -> None:
     ]
 
 
-def test_an_input_of_another_shape_or_type_is_refused(client: braid.Client) -> None:
-    inference_packages.assert_refuses_other_inputs(client, "derived", NAMES["derived"])
+def test_input_of_wrong_shape_or_type_is_rejected(client: braid.Client) -> None:
+    inference_packages.assert_rejects_wrong_inputs(client, "derived", NAMES["derived"])
 
 
-def test_casts_that_are_written_out_are_run(client: braid.Client, repository: Path) -> None:
+def test_explicit_casts_are_executed(client: braid.Client, repository: Path) -> None:
     x = torch.rand(6, 3)
     program = torch.export.load(repository / "casts/1/model.pt2")
     (served,) = client.infer("casts", {"x": x.numpy()}).values()
     assert_close(served, program.module()(x).detach())
 
 
-def test_autocast_is_run(client: braid.Client, repository: Path) -> None:
+def test_autocast_is_executed(client: braid.Client, repository: Path) -> None:
     x = torch.rand(6, 3)
     program = torch.export.load(repository / "autocast/1/model.pt2")
     (served,) = client.infer("autocast", {"x": x.numpy()}).values()
@@ -286,21 +286,21 @@ def test_autocast_is_run(client: braid.Client, repository: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 4, 7])
-def test_sizes_are_rounded_as_in_python(client: braid.Client, rows: int) -> None:
+def test_size_division_rounds_as_in_python(client: braid.Client, rows: int) -> None:
     x = torch.rand(rows, 3)
     (served,) = client.infer("in_pairs", {"x": x.numpy()}).values()
-    # One row is filled up to the two that the program was exported for.
+    # A single row is padded to the two that the program was exported for.
     assert_close(served, InPairs()(x))
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_branch_is_taken_that_pytorch_takes(client: braid.Client, sign: int) -> None:
+def test_cond_takes_the_same_branch_as_pytorch(client: braid.Client, sign: int) -> None:
     x = sign * torch.rand(6, 3)
     (served,) = client.infer("branches", {"x": x.numpy()}).values()
     assert_close(served, (2 * x).sin() if sign > 0 else (2 * x).cos())
 
 
-def test_constants_are_passed_as_they_were_exported(client: braid.Client) -> None:
+def test_exported_constants_are_passed(client: braid.Client) -> None:
     metadata = client.model_metadata("with_constants")
     assert [(t.name, t.datatype, t.shape) for t in metadata.inputs] == [("x", "FP32", (-1, 3))]
     x = torch.rand(6, 3)
@@ -310,13 +310,13 @@ def test_constants_are_passed_as_they_were_exported(client: braid.Client) -> Non
     assert_close(outputs["output__2"], x.flip(1))
 
 
-def test_what_works_in_place_on_its_input_is_run(client: braid.Client) -> None:
+def test_program_that_modifies_its_input_is_executed(client: braid.Client) -> None:
     x = torch.rand(6, 3)
     (served,) = client.infer("in_place", {"x": x.numpy()}).values()
     assert_close(served, (x + 1) * 2)
 
 
-def test_one_number_of_rows_is_a_batch_where_the_configuration_says_so(
+def test_fixed_row_count_is_a_batch_if_configured(
     client: braid.Client,
 ) -> None:
     x = torch.randn(13, 3)
@@ -330,7 +330,7 @@ def test_one_number_of_rows_is_a_batch_where_the_configuration_says_so(
         assert_close(served, x[:n].relu())
 
 
-def test_an_object_of_a_class_is_its_tensors(client: braid.Client) -> None:
+def test_class_instance_output_is_flattened_to_tensors(client: braid.Client) -> None:
     metadata = client.model_metadata("with_result")
     names = ["logits", "hidden.z", "hidden.a"]
     assert [(t.name, t.shape) for t in metadata.outputs] == [(name, (-1, 3)) for name in names]
@@ -340,8 +340,8 @@ def test_an_object_of_a_class_is_its_tensors(client: braid.Client) -> None:
         assert_close(outputs[name], x + 1 if name == "logits" else x * factor)
 
 
-def test_it_cannot_be_trained(client: braid.Client) -> None:
-    inference_packages.assert_cannot_be_trained(
+def test_creating_a_trainer_is_rejected(client: braid.Client) -> None:
+    inference_packages.assert_not_trainable(
         client, "derived", "exported for inference.*braid.export"
     )
 
@@ -363,14 +363,14 @@ def test_it_cannot_be_trained(client: braid.Client) -> None:
         ("as_torchscript", "name it model.pt2"),
     ],
 )
-def test_what_cannot_run_here_says_why(client: braid.Client, model: str, words: str) -> None:
+def test_unsupported_model_reports_the_reason(client: braid.Client, model: str, words: str) -> None:
     inference_packages.assert_unavailable(client, model, words)
 
 
-def test_damage_is_described_without_guesses_at_its_cause(client: braid.Client) -> None:
+def test_damage_is_reported_without_guessing_the_cause(client: braid.Client) -> None:
     (status,) = (each for each in client.models() if each.name == "truncated")
     assert status.reason.endswith("failed finding central directory")
 
 
-def test_results_that_are_nested_too_deep_do_not_end_the_server(client: braid.Client) -> None:
+def test_deeply_nested_results_do_not_crash_the_server(client: braid.Client) -> None:
     assert [status for status in client.models() if status.name == "deep_results"]

@@ -1,4 +1,4 @@
-"""Compares the outputs of torchvision's and transformers' models, with random weights, on 1 to 4
+"""Compares outputs of models of torchvision and transformers, with random weights, on 1 to 4
 replicas with PyTorch's."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from e2e.support import models, programs, third_party_models
 from e2e.support.server import Server
 from torch import Tensor, nn
 
-# Above 64 a batch is cut.
+# Batches above 64 rows are split.
 BATCHES = (1, 7, 64, 333)
 CLASSES = 10
 SIDE = 32
@@ -26,7 +26,7 @@ LENGTH = 16
 
 
 def randomized(make: Callable[[], nn.Module]) -> nn.Module:
-    """Batch norms as if after some training: as they begin they change nothing."""
+    """Randomizes batch norm as if trained: freshly initialized batch norm changes nothing."""
     torch.manual_seed(0)
     module = make()
     for part in module.modules():
@@ -34,7 +34,7 @@ def randomized(make: Callable[[], nn.Module]) -> nn.Module:
             part.running_mean.normal_(std=0.1)
             part.running_var.uniform_(0.5, 1.5)
         if isinstance(part, nn.Linear):
-            nn.init.normal_(part.weight, std=0.05)  # A vision transformer starts with a head of zeros.
+            nn.init.normal_(part.weight, std=0.05)  # A vision transformer's head starts at zero.
     return module.eval()
 
 
@@ -108,7 +108,7 @@ output [
 """
 
 
-# Each is served under its name and its format. scripts/train_foreign_pairs.py serves vit_b_16;
+# Served under name and format. scripts/train_foreign_pairs.py serves vit_b_16;
 # test_foreign_pairs.py and test_models_nobody_wrote.py serve the other pairs.
 SERVED = {
     "torchscript": ("resnet18", "mobilenet_v3_small", "small_vit", "bert"),
@@ -155,7 +155,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("foreign")
     export = {"torchscript": export_script, "pair": export_pair, "exported": export_program}
     with warnings.catch_warnings():
-        # PyTorch deprecates TorchScript; a trace warns of every number that it takes for constant.
+        # PyTorch deprecates TorchScript, and a trace warns about numbers that become constants.
         warnings.simplefilter("ignore")
         for model, format in EACH:
             export[format](directory / f"{model}_{format}", model)
@@ -190,22 +190,22 @@ def outputs_of(module: nn.Module, inputs: dict[str, Tensor]) -> list[np.ndarray]
 def assert_same(outputs: dict[str, np.ndarray], references: list[np.ndarray]) -> None:
     assert len(outputs) == len(references)
     for actual, reference in zip(outputs.values(), references):
-        assert np.ptp(reference) > 0.01  # or equality would say little
+        assert np.ptp(reference) > 0.01  # Otherwise equality would prove little.
         np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", BATCHES)
 @pytest.mark.parametrize(("model", "format"), EACH)
-def test_outputs_are_pytorchs(client: braid.Client, model: str, format: str, rows: int) -> None:
+def test_outputs_equal_pytorch(client: braid.Client, model: str, format: str, rows: int) -> None:
     _, inputs = MODELS[model]
     outputs = client.infer(f"{model}_{format}", inputs(rows))
     assert_same(outputs, wanted(model)[rows])
 
 
-# A pair's sentences are of one length.
+# A pair's sentences have a fixed length.
 @pytest.mark.parametrize("length", [3, 9])
 @pytest.mark.parametrize("format", ["torchscript", "exported"])
-def test_sentences_of_other_lengths(client: braid.Client, format: str, length: int) -> None:
+def test_other_lengths_equal_pytorch(client: braid.Client, format: str, length: int) -> None:
     inputs = sentences(7, length)
     outputs = client.infer(f"bert_{format}", inputs)
     assert_same(outputs, outputs_of(randomized(bert), inputs))

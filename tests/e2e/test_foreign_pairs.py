@@ -1,6 +1,6 @@
 """Trains and serves exported pairs of torchvision's models and compares them with plain PyTorch.
-resnet18 and BERT are in test_models_nobody_wrote.py; scripts/train_foreign_pairs.py trains all of
-them and vit_b_16, 50 steps on 1 to 4 replicas."""
+test_models_nobody_wrote.py has resnet18 and BERT. scripts/train_foreign_pairs.py trains all of them
+and vit_b_16, 50 steps on 1 to 4 replicas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_training_equals_pytorch(
     client_of: Callable[[int], braid.Client], name: str, replicas: int
 ) -> None:
     wanted = third_party_pairs.in_pytorch(name, STEPS)
-    # The training did something, or equality would say little.
+    # Checks that training changed something; otherwise equality would prove little.
     assert wanted.losses[-1] < 0.8 * wanted.losses[0]
     actual = third_party_pairs.on_server(client_of(replicas), name, STEPS)
     oracle.assert_equal_runs(actual, wanted, 1e-9)
@@ -51,8 +51,8 @@ def test_outputs_equal_pytorch(client_of: Callable[[int], braid.Client], rows: i
     np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-9)
 
 
-def test_dropout_repeats_from_a_seed(client_of: Callable[[int], braid.Client]) -> None:
-    """Bit for bit; another seed drops other numbers."""
+def test_dropout_is_reproducible_with_a_seed(client_of: Callable[[int], braid.Client]) -> None:
+    """The result is equal bit for bit. Another seed drops other elements."""
     first, again, other = (
         third_party_pairs.on_server(
             client_of(3), "small_vit", STEPS, "small_vit_with_dropout", seed=seed
@@ -60,5 +60,5 @@ def test_dropout_repeats_from_a_seed(client_of: Callable[[int], braid.Client]) -
         for seed in SEEDS
     )
     assert training.same_bits(first, again)
-    # Its head begins with zeros, so the first loss is the same whatever is dropped.
+    # The head starts at zero, so the first loss does not depend on dropout.
     assert first.losses[1] != other.losses[1]

@@ -1,4 +1,4 @@
-"""Rows 10 to 12: clipping, accumulation, and parameters that the loss does not reach."""
+"""Gradient clipping, gradient accumulation, and parameters that do not affect the loss."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def clip_norm(reference: Reference, max_norm: float, norm_type: float = 2.0) -> 
 @pytest.mark.parametrize("replicas", [1, 3, 4])
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, np.inf, 3.0])
 @pytest.mark.parametrize("max_norm", [0.05, 0.2])
-def test_row_10_clipping_by_norm(
+def test_clipping_by_norm_equals_pytorch(
     trainers: braid.Client, max_norm: float, norm_type: float, replicas: int, sync: str
 ) -> None:
-    """One norm over all parameters, of the whole batch's gradients; the reply has it."""
+    """Clips one norm over all parameters of the whole batch's gradients and reports it."""
     wanted = Reference("net", SGD, "cross_entropy")
     clip = {"max_norm": max_norm, "norm_type": norm_type}
     norms, wanted_norms = [], []
@@ -53,7 +53,7 @@ def test_row_10_clipping_by_norm(
 
 @SYNCS
 @pytest.mark.parametrize("with_norm", [False, True])
-def test_row_10_clipping_by_value_comes_after_that_by_norm(
+def test_clipping_by_value_follows_clipping_by_norm(
     trainers: braid.Client, with_norm: bool, sync: str
 ) -> None:
     wanted = Reference("net", SGD, "cross_entropy")
@@ -80,7 +80,7 @@ def test_row_10_clipping_by_value_comes_after_that_by_norm(
         training.assert_state(trainer, wanted, MANY_STEPS)
 
 
-def test_row_10_norm_leaves_frozen_parameters_out(trainers: braid.Client) -> None:
+def test_norm_excludes_frozen_parameters(trainers: braid.Client) -> None:
     groups = [{"pattern": "weight", "frozen": True}]
     wanted = Reference("net", SGD, "cross_entropy", groups)
     batch = batches(1, ROWS)[0]
@@ -103,11 +103,11 @@ def test_row_10_norm_leaves_frozen_parameters_out(trainers: braid.Client) -> Non
 @SYNCS
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("clip", [None, 0.2])
-def test_row_11_accumulation(
+def test_gradient_accumulation_equals_pytorch(
     trainers: braid.Client, replicas: int, clip: float | None, sync: str
 ) -> None:
-    """Batches of several sizes, one too small for all replicas, then one update; clipping is of the
-    sum. A step adds to what is there."""
+    """Accumulates batches of several sizes, one smaller than the number of replicas, then updates
+    once. Clipping applies to the sum. A step adds to accumulated gradients."""
     wanted = Reference("net", SGD, "cross_entropy")
     with new_trainer(
         trainers,
@@ -138,7 +138,7 @@ def test_row_11_accumulation(
 
 
 def reaching(columns: list[float]) -> torch.Tensor:
-    """Rows of 6 whose column 0 is as given."""
+    """Returns rows of 6 elements with these values in column 0."""
     x = rows(len(columns), 6, seed=4)
     x[:, 0] = torch.tensor(columns)
     return x
@@ -149,11 +149,11 @@ def reaching(columns: list[float]) -> torch.Tensor:
 @pytest.mark.parametrize(
     "optimizer", [SGD, {"name": "AdamW", "lr": 0.05}], ids=["SGD", "AdamW"]
 )
-def test_row_12_unreached_parameters_stay(
+def test_unused_parameters_do_not_change(
     trainers: braid.Client, optimizer: dict, sync: str
 ) -> None:
-    """Weight decay, momentum and Adam's count of updates included. Reached is what any replica
-    reaches: of 7 rows on three replicas, rows 3 to 5 are the second one's."""
+    """Including weight decay, momentum and Adam's step count. A parameter is used if any replica
+    uses it: of 7 rows on three replicas, rows 3 to 5 belong to the second one."""
     nobody, second = [-1.0] * 7, [-1.0] * 3 + [1.0] + [-1.0] * 3
     first = [1.0] + [-1.0] * 6
     wanted = Reference("branching", optimizer, "cross_entropy")
@@ -189,10 +189,10 @@ def test_row_12_unreached_parameters_stay(
 @pytest.mark.parametrize(
     "options", [{}, {"loss_mode": "per_replica"}, {"micro_batch": 2}], ids=str
 )
-def test_row_12_reached_by_targets_that_do_not_count(
+def test_parameters_used_only_by_ignored_targets_are_updated(
     trainers: braid.Client, options: dict
 ) -> None:
-    """Its gradient is zero: weight decay and momentum go on."""
+    """The gradient is zero, so weight decay and momentum apply."""
     x = reaching([-1.0, -1.0, 1.0, 1.0])
     labels = {"target": torch.tensor([0, 1, -100, -100])}
     wanted = Reference("branching", SGD, "cross_entropy")
@@ -213,7 +213,7 @@ def test_row_12_reached_by_targets_that_do_not_count(
 
 
 @pytest.mark.not_in("pair", model="branching", reason="its course depends on values")
-def test_row_12_reached_by_one_of_two_accumulated_batches(trainers: braid.Client) -> None:
+def test_parameters_used_by_one_accumulated_batch_are_updated(trainers: braid.Client) -> None:
     labels = {"target": classes(4, of=4)}
     wanted = Reference("branching", SGD, "cross_entropy")
     with new_trainer(
@@ -224,7 +224,7 @@ def test_row_12_reached_by_one_of_two_accumulated_batches(trainers: braid.Client
             wanted.accumulate({"x": reaching(columns)}, labels)
         trainer.optim_step()
         wanted.update()
-        # Nothing of it is left for the next update.
+        # No gradient is left for the next update.
         trainer.step({"x": reaching([-1.0] * 4)}, labels)
         wanted.step({"x": reaching([-1.0] * 4)}, labels)
         training.assert_state(trainer, wanted, MANY_STEPS)

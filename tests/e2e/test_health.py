@@ -1,4 +1,4 @@
-"""Health: the same over gRPC, on the main port and on one of its own, and over HTTP."""
+"""Health over gRPC, on the main port and on a separate port, and over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 PORTS = ["grpc_port", "health_port"]
 READY_NAMES = ["", "readiness", "mlp"]
-# It drains for as long as the tests look at it.
+# The drain delay is longer than the tests.
 DELAY = ("--health_port=0", "--drain_delay=3600")
 
 
@@ -27,18 +27,18 @@ def server(start_server: Callable[..., Server]) -> Server:
 
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("name", ["liveness", *READY_NAMES])
-def test_a_running_server_serves(server: Server, port: str, name: str) -> None:
+def test_running_server_reports_serving(server: Server, port: str, name: str) -> None:
     assert check(server, port, name) == SERVING
 
 
 @pytest.mark.parametrize("port", PORTS)
-def test_an_unknown_name_is_not_found(server: Server, port: str) -> None:
+def test_unknown_service_is_not_found(server: Server, port: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         check(server, port, "nosuch")
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-def test_the_health_port_has_nothing_else(server: Server) -> None:
+def test_health_port_has_no_other_service(server: Server) -> None:
     address = f"127.0.0.1:{server.ready['health_port']}"
     stub = Stub(channel(address), "inference.GRPCInferenceService")
     with pytest.raises(grpc.RpcError) as caught:
@@ -46,7 +46,7 @@ def test_the_health_port_has_nothing_else(server: Server) -> None:
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_probes_over_http(server: Server) -> None:
+def test_http_probes(server: Server) -> None:
     for path in ("/healthz", "/readyz"):
         assert get(server, path) == (200, "ok\n")
         assert get(server, path, "HEAD") == (200, "")
@@ -55,7 +55,7 @@ def test_probes_over_http(server: Server) -> None:
         assert get(server, path)[0] == 404
 
 
-def test_slow_http_clients_do_not_keep_probes_away(server: Server) -> None:
+def test_slow_http_clients_do_not_block_probes(server: Server) -> None:
     address = ("127.0.0.1", server.ready["metrics_port"])
     slow = [socket.create_connection(address) for _ in range(12)]
     try:
@@ -68,18 +68,18 @@ def test_slow_http_clients_do_not_keep_probes_away(server: Server) -> None:
 @pytest.mark.parametrize(
     ("port", "connections", "most"), [("health_port", 40, 256), ("grpc_port", 420, 4096)]
 )
-def test_a_flood_of_watches_keeps_no_probe_away(
+def test_many_watches_do_not_block_probes(
     server: Server, port: str, connections: int, most: int
 ) -> None:
-    """Ten a connection, of which the port takes `most`."""
+    """Each connection opens ten watches. The port accepts `most`."""
     address = f"127.0.0.1:{server.ready[port]}"
-    # Each a connection of its own: channels to one address share one otherwise.
+    # Separate connections: channels to one address would otherwise share one.
     own = (("grpc.use_local_subchannel_pool", 1),)
     request = health_pb2.HealthCheckRequest(service="readiness")
     channels = [grpc.insecure_channel(address, own) for _ in range(connections)]
 
     def watch(on: grpc.Channel) -> grpc.Call | None:
-        """None: it was refused."""
+        """Returns None if the watch was rejected."""
         call = health_pb2_grpc.HealthStub(on).Watch(request, timeout=CALL_SECONDS)
         try:
             assert next(call).status == SERVING
@@ -97,8 +97,8 @@ def test_a_flood_of_watches_keeps_no_probe_away(
         wait_until(lambda: watch(on) is not None)
 
 
-def test_watches_of_one_connection_keep_no_watch_away(server: Server) -> None:
-    """Five connections ask for 1,000 each, and get 16."""
+def test_watches_of_one_connection_do_not_block_others(server: Server) -> None:
+    """Five connections open 1,000 watches each and get 16 each."""
     address = f"127.0.0.1:{server.ready['grpc_port']}"
     own = (("grpc.use_local_subchannel_pool", 1),)
     request = health_pb2.HealthCheckRequest(service="readiness")
@@ -122,14 +122,14 @@ def test_watches_of_one_connection_keep_no_watch_away(server: Server) -> None:
         on.close()
 
 
-def test_who_says_nothing_is_hung_up_on(server: Server) -> None:
+def test_silent_connection_is_closed(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.ready["health_port"])) as silent:
         silent.settimeout(15)
-        while silent.recv(4096):  # what gRPC says first
+        while silent.recv(4096):  # gRPC's settings frame.
             pass
 
 
-def test_a_draining_server_is_live_and_not_ready(start_server: Callable[..., Server]) -> None:
+def test_draining_server_is_live_but_not_ready(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*1", names=("mlp",), flags=DELAY)
     watches = {
         (port, name): health(server, port).Watch(
@@ -153,7 +153,7 @@ def test_a_draining_server_is_live_and_not_ready(start_server: Callable[..., Ser
     assert stub.ServerLive(message("inference.ServerLiveRequest")()).live
     assert not stub.ServerReady(message("inference.ServerReadyRequest")()).ready
     started = time.monotonic()
-    server.terminate()  # nobody wants to wait
-    # Watches that are still open do not hold it.
+    server.terminate()  # Skips the rest of the drain delay.
+    # Open watches do not delay the exit.
     assert server.wait() == 0, server.log
     assert time.monotonic() - started < 10

@@ -1,5 +1,5 @@
-"""What a request's indices may be because of the embeddings that look them up: what PyTorch answers is
-answered, and what no table has is refused before anything is run."""
+"""Ranges of indices for embedding lookups: indices valid in PyTorch are served, and indices outside
+a table are rejected before the model runs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Tables(nn.Module):
 
 
 class Columns(Tables):
-    """A table for each column."""
+    """Looks up each column in its own table."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.few(x[:, 0]) + self.many(x[:, 1])
 
 
 class Counted(Tables):
-    """A column that is no index."""
+    """One column is not an index."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.few(x[:, 0]) + x[:, 1:2].float()
@@ -66,7 +66,7 @@ class Clamped(Tables):
 
 
 class Whole(Tables):
-    """A column beside all of them."""
+    """Looks up all columns in one table, and one column in another."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.few(x[:, 0]) + self.many(x).sum(1)
@@ -80,13 +80,13 @@ MODELS = {
     "clamped": (Clamped, [[-5, 12345], [3, 4]]),
     "whole": (Whole, [[9, 999], [0, 10]]),
 }
-# A pair's forward writes to no input.
+# A pair's forward must not write to its input.
 HELD = {
     "torchscript": tuple(MODELS),
     "pair": ("columns", "counted", "padded_copy", "whole"),
     "exported": tuple(MODELS),
-    "aot": ("columns", "padded_copy", "whole"),  # as braid.export compiles them
-    "compiled": ("columns", "padded", "whole"),  # as PyTorch does
+    "aot": ("columns", "padded_copy", "whole"),  # As compiled by braid.export.
+    "compiled": ("columns", "padded", "whole"),  # As compiled by PyTorch.
 }
 
 
@@ -114,7 +114,7 @@ def write(directory: Path, format: str) -> None:
 
 @pytest.fixture(scope="module")
 def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
-    """server_of(format): one server of the models in that format."""
+    """server_of(format): one server for the models in that format."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
@@ -129,7 +129,7 @@ def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 @pytest.fixture(scope="module")
 def client_of(server_of: Callable[[str], Server]) -> Iterator[Callable[[str], braid.Client]]:
-    """client_of(format): of that server."""
+    """client_of(format): a client of that server."""
     with contextlib.ExitStack() as stack:
         yield functools.cache(
             lambda format: stack.enter_context(braid.connect(server_of(format).address))
@@ -137,7 +137,7 @@ def client_of(server_of: Callable[[str], Server]) -> Iterator[Callable[[str], br
 
 
 @pytest.mark.parametrize(("format", "name"), [(f, name) for f in HELD for name in HELD[f]])
-def test_what_pytorch_answers_is_answered(
+def test_indices_valid_in_pytorch_are_served(
     client_of: Callable[[str], braid.Client], format: str, name: str
 ) -> None:
     x = np.array(MODELS[name][1], dtype=np.int64)
@@ -148,7 +148,7 @@ def test_what_pytorch_answers_is_answered(
 
 @pytest.mark.parametrize("format", HELD)
 @pytest.mark.parametrize("index", [-1, MANY])
-def test_what_is_looked_up_whole_is_checked_all_of_it(
+def test_whole_lookup_checks_all_indices(
     client_of: Callable[[str], braid.Client], format: str, index: int
 ) -> None:
     x = np.array([[0, 1], [2, index]], dtype=np.int64)
@@ -158,7 +158,7 @@ def test_what_is_looked_up_whole_is_checked_all_of_it(
 
 @pytest.mark.parametrize("format", ["torchscript", "pair", "exported", "aot"])
 @pytest.mark.parametrize("index", [-1, FEW])
-def test_a_part_that_is_looked_up_is_checked_when_it_is(
+def test_partial_lookup_checks_only_its_indices(
     client_of: Callable[[str], braid.Client], format: str, index: int
 ) -> None:
     x = np.array([[0, 1], [index, 2]], dtype=np.int64)
@@ -166,10 +166,10 @@ def test_a_part_that_is_looked_up_is_checked_when_it_is(
         client_of(format).infer("columns", {"x": x})
 
 
-def test_compiled_code_that_takes_negative_indices_is_warned_of(
+def test_compiled_code_accepting_negative_indices_logs_a_warning(
     server_of: Callable[[str], Server], client_of: Callable[[str], braid.Client]
 ) -> None:
-    """PyTorch before 2.15 compiles it so. For "whole" a range refuses them."""
+    """PyTorch before 2.15 compiles such code. For "whole", a range check rejects them."""
     taken = []
     for name in HELD["compiled"]:
         try:

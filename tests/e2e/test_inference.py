@@ -1,4 +1,4 @@
-"""Inference with stock tritonclient: what comes back is what PyTorch says, for every batch size."""
+"""Inference with tritonclient: outputs equal PyTorch's for every batch size."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def random(*shape: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
-# The model says max_batch_size 64: 1000 rows must be split, not refused.
+# max_batch_size is 64, so 1000 rows must be split and not rejected.
 @pytest.mark.parametrize("rows", [1, 32, 64, 65, 1000])
 def test_outputs_equal_pytorch(each_client: triton.InferenceServerClient, rows: int) -> None:
     x = random(rows, 784)
@@ -48,7 +48,7 @@ def test_outputs_equal_pytorch(each_client: triton.InferenceServerClient, rows: 
 
 
 @pytest.mark.parametrize("rows", [1, 5, 200])
-def test_convnet_is_served_in_evaluation_mode(
+def test_convnet_runs_in_evaluation_mode(
     each_client: triton.InferenceServerClient, rows: int
 ) -> None:
     x = random(rows, 1, 28, 28)
@@ -71,7 +71,7 @@ def test_async_infer(client: triton.InferenceServerClient) -> None:
     assert_close(result.as_numpy("logits"), expected(models.make("mlp"), x))
 
 
-def test_concurrent_requests_get_their_own_rows(each_client: triton.InferenceServerClient) -> None:
+def test_concurrent_requests_get_own_rows(each_client: triton.InferenceServerClient) -> None:
     module = models.make("mlp")
     batches = [random(1 + i % 3, 784, seed=i) for i in range(200)]
     replies: queue.Queue = queue.Queue()
@@ -117,7 +117,7 @@ def test_dict_output(each_client: triton.InferenceServerClient) -> None:
         assert_close(values, wanted[name])
 
 
-def test_only_requested_outputs_come_in_the_order_asked(
+def test_only_requested_outputs_are_returned_in_order(
     client: triton.InferenceServerClient,
 ) -> None:
     x = random(3, 6)
@@ -129,7 +129,7 @@ def test_only_requested_outputs_come_in_the_order_asked(
 
 # One-dimensional input: six indices are six rows.
 @pytest.mark.parametrize("rows", [1, 6, 300])
-def test_embedding_of_one_index_a_row(
+def test_embedding_with_one_index_per_row(
     each_client: triton.InferenceServerClient, rows: int
 ) -> None:
     words = np.random.default_rng(0).integers(0, 1000, rows)
@@ -139,7 +139,7 @@ def test_embedding_of_one_index_a_row(
 
 @pytest.mark.not_in("pair", model="sentences", reason="its sentences are of any length")
 @pytest.mark.parametrize("shape", [(1, 2), (6, 4), (300, 9)])
-def test_embedding_of_sentences_of_any_length(
+def test_embedding_of_sentences_with_any_length(
     each_client: triton.InferenceServerClient, shape: tuple[int, int]
 ) -> None:
     words = np.random.default_rng(0).integers(0, 1000, shape)
@@ -148,7 +148,7 @@ def test_embedding_of_sentences_of_any_length(
 
 
 @pytest.mark.parametrize("devices", DEVICES)
-def test_split_is_reported_when_asked_for(
+def test_split_is_reported_on_request(
     serve: Callable[..., Server], served_format: str, devices: str
 ) -> None:
     with triton.InferenceServerClient(serve(devices, served_format).address) as client:

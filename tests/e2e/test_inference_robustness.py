@@ -1,4 +1,5 @@
-"""Clients that die, stall, or come in numbers: the server goes on, and nothing of them stays."""
+"""Many clients, stalled clients and killed clients: the server keeps serving and frees their
+resources."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ SERVICE = "inference.GRPCInferenceService"
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 MIB = 1 << 20
 
-# Of the slow model, which takes some 5 ms for each row and one row at a time: longer than any test
-# waits for the place of a request that is gone.
+# Duration on the slow model, about 5 ms per row and one row at a time: longer than any test waits
+# for the slot of a cancelled request.
 ENDLESS_ROWS = 20_000
 INFER_WITHOUT_END = "Stub(connection, SERVICE).ModelInfer(slow_request(ENDLESS_ROWS))"
-# Says a line when the first of its four requests is answered.
+# Prints a line when the first of its four requests is answered.
 STREAM_WITHOUT_END = """
 def requests():
     yield slow_request()
@@ -46,7 +47,7 @@ replies = connection.stream_stream(
 print(next(replies).error_message, flush=True)
 threading.Event().wait()
 """
-# For a place to be given back, on a busy machine: a piece that is computed is finished first.
+# For releasing a slot on a busy machine: the current chunk is finished first.
 RELEASE_SECONDS = 10
 
 
@@ -61,8 +62,8 @@ def slow_request(rows: int = 1) -> InferRequest:
     return request_of("slow", np.zeros((rows, 256), np.float32))
 
 
-def await_served(address: str, request: InferRequest, seconds: float = RELEASE_SECONDS) -> None:
-    """On a server with one place for requests: waits until it is free."""
+def wait_served(address: str, request: InferRequest, seconds: float = RELEASE_SECONDS) -> None:
+    """On a server with one slot for requests, waits until it is free."""
     with channel(address) as connection:
         stub = Stub(connection, SERVICE)
 
@@ -77,12 +78,12 @@ def await_served(address: str, request: InferRequest, seconds: float = RELEASE_S
         wait_until(served, seconds)
 
 
-def await_metric(server: Server, name: str, least: float, **labels: str) -> None:
+def wait_for_metric(server: Server, name: str, least: float, **labels: str) -> None:
     wait_until(lambda: scrape(server.metrics_url).value(name, **labels) >= least)
 
 
 def assert_drains_empty(server: Server) -> None:
-    """Nothing is in flight; the server ends at once, and well."""
+    """Checks that nothing is in flight and that the server exits at once with code 0."""
     start = time.monotonic()
     server.stop()
     assert time.monotonic() - start < RELEASE_SECONDS
@@ -90,7 +91,7 @@ def assert_drains_empty(server: Server) -> None:
 
 
 class Client:
-    """A process of its own that runs `code`, with this module's names and a `connection`."""
+    """A process that runs `code` with this module's names and a `connection`."""
 
     def __init__(self, address: str, code: str) -> None:
         program = (
@@ -115,11 +116,11 @@ class Client:
 
 @pytest.fixture
 def one_place(start_server: Callable[..., Server]) -> Server:
-    """A server that has one request in flight at most: a place that is not given back shows."""
+    """A server that accepts one request in flight, so that a leaked slot is detected."""
     return start_server("cpu*1", names=("slow", "identity_fp32"), flags=("--max_requests=1",))
 
 
-def test_client_that_dies_with_half_a_message_sent(one_place: Server) -> None:
+def test_client_killed_while_sending_frees_its_slot(one_place: Server) -> None:
     x = request_of("identity_fp32", np.zeros((1, 64 * 1024), np.float32)).SerializeToString()
     for _ in range(50):
         connection = http2.connect(one_place.address)
@@ -127,29 +128,29 @@ def test_client_that_dies_with_half_a_message_sent(one_place: Server) -> None:
             http2.begin_call(f"/{SERVICE}/ModelInfer", len(x)) + http2.data(x[: 16 * 1024])
         )
         connection.close()
-    await_served(one_place.address, slow_request())
+    wait_served(one_place.address, slow_request())
     assert_drains_empty(one_place)
 
 
-def test_client_that_is_killed_while_its_request_runs(one_place: Server) -> None:
+def test_client_killed_during_its_request_frees_its_slot(one_place: Server) -> None:
     client = Client(one_place.address, INFER_WITHOUT_END)
     try:
-        # A row is a batch: so it runs.
-        await_metric(one_place, "braid_batch_size_rows_count", 1, model="slow")
+        # One row is a batch, so the request is running.
+        wait_for_metric(one_place, "braid_batch_size_rows_count", 1, model="slow")
     finally:
         client.kill()
-    await_served(one_place.address, slow_request())
+    wait_served(one_place.address, slow_request())
     assert_drains_empty(one_place)
 
 
-def test_client_that_is_killed_in_a_stream(start_server: Callable[..., Server]) -> None:
+def test_client_killed_in_a_stream_frees_its_slots(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*1", names=("slow",), flags=("--max_requests=4",))
     client = Client(server.address, STREAM_WITHOUT_END)
     try:
         client.await_line()
     finally:
         client.kill()
-    # All four places, at once.
+    # All four slots, at once.
     deadline = time.monotonic() + RELEASE_SECONDS
     with channel(server.address) as connection:
         stub = Stub(connection, SERVICE)
@@ -161,27 +162,27 @@ def test_client_that_is_killed_in_a_stream(start_server: Callable[..., Server]) 
     assert_drains_empty(server)
 
 
-def test_client_that_dies_while_its_reply_is_written(one_place: Server) -> None:
-    """64 MiB, of which the client reads one."""
+def test_client_killed_while_receiving_frees_its_slot(one_place: Server) -> None:
+    """The reply has 64 MiB, of which the client reads one."""
     request = request_of("identity_fp32", np.zeros((1, 16 * MIB), np.float32))
-    await_served(one_place.address, request)
+    wait_served(one_place.address, request)
     before = one_place.resident_bytes()
     for replies in range(2, 5):
         reader = http2.StuckReader(one_place.address, reads=MIB)
         with channel(reader.address) as connection:
             reply = Stub(connection, SERVICE).ModelInfer.future(request)
-            # Computed, whether it is read or not.
+            # The reply is computed even if it is not read.
             labels = {"method": "ModelInfer", "model": "identity_fp32", "code": "OK"}
-            await_metric(one_place, "braid_requests_total", replies, **labels)
+            wait_for_metric(one_place, "braid_requests_total", replies, **labels)
             assert not reply.done(), "too fast: the reply was read"
             reader.die()
             assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE
-    await_served(one_place.address, slow_request())
+    wait_served(one_place.address, slow_request())
     wait_until(lambda: one_place.resident_bytes() - before <= 64 * MIB, RELEASE_SECONDS)
     assert_drains_empty(one_place)
 
 
-def test_overload_is_refused_at_once(start_server: Callable[..., Server]) -> None:
+def test_overload_is_rejected_immediately(start_server: Callable[..., Server]) -> None:
     places = 4
     server = start_server("cpu*1", names=("slow",), flags=(f"--max_requests={places}",))
     ended: list[grpc.StatusCode] = []
@@ -197,7 +198,7 @@ def test_overload_is_refused_at_once(start_server: Callable[..., Server]) -> Non
             assert error is None or "--max_requests" in error.details()
         wait_until(lambda: len(ended) == len(futures))
         assert ended.count(grpc.StatusCode.OK) == places
-        # The refused ones did not wait for those that are computed.
+        # The rejected requests did not wait for the running ones.
         assert set(ended[:-places]) == {RESOURCE_EXHAUSTED}
 
 
@@ -207,7 +208,7 @@ def open_files(server: Server) -> int:
 
 @pytest.fixture
 def many_files() -> Iterator[int]:
-    """As many open files as the system lets this process and the servers that it starts have."""
+    """Raises the limit of open files of this process and its servers to the system's maximum."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     yield before[1]
@@ -244,9 +245,9 @@ def test_ten_thousand_idle_connections(
     assert_drains_empty(server)
 
 
-# Takes 20 s: the time that the server allows for a handshake.
-def test_connections_that_never_say_who_they_are(start_server: Callable[..., Server]) -> None:
-    """Half a preface, half a frame: the server ends them by itself."""
+# Takes 20 s: the server's handshake timeout.
+def test_connections_without_handshake_are_closed(start_server: Callable[..., Server]) -> None:
+    """The server closes connections with an incomplete preface or frame."""
     server = start_server("cpu*1", names=("mlp",))
     request = request_of("mlp", np.zeros((1, 784), np.float32))
     with channel(server.address) as connection:
@@ -267,7 +268,7 @@ def test_connections_that_never_say_who_they_are(start_server: Callable[..., Ser
 
 
 class Plodding(nn.Module):
-    """Takes as long for 1 row as for 1,000: many operations of little work."""
+    """Takes as long for 1 row as for 1,000: many small operations."""
 
     def forward(self, x: Tensor) -> Tensor:
         for _ in range(8000):
@@ -287,8 +288,8 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]
         yield server
 
 
-def test_large_request_does_not_block_a_small_one(plodding: Server) -> None:
-    """One of 1 row waits for the chunk that is computed when it comes, not for the other 99."""
+def test_large_request_does_not_block_a_small_request(plodding: Server) -> None:
+    """A request of one row waits for the current chunk, not for the other 99."""
     ended: list[float] = []
     beside = []
     with channel(plodding.address) as connection:
@@ -298,21 +299,21 @@ def test_large_request_does_not_block_a_small_one(plodding: Server) -> None:
         start = time.monotonic()
         large = stub.ModelInfer.future(request_of("plodding", np.zeros((100_000, 1), np.float32)))
         large.add_done_callback(lambda _: ended.append(time.monotonic()))
-        await_metric(plodding, "braid_batch_size_rows_count", 3, model="plodding")
+        wait_for_metric(plodding, "braid_batch_size_rows_count", 3, model="plodding")
         while not ended:
             sent = time.monotonic()
             stub.ModelInfer(small)
             beside.append(time.monotonic() - sent)
         large.result()
     chunk = (ended[0] - start) / 100
-    # It waits for one chunk, and may be merged into the next: the rest is the machine's noise.
+    # It waits for one chunk and may be merged into the next. The rest is noise.
     assert len(beside) > 20, "the large request was over before the small ones"
     assert statistics.median(beside) < 5 * chunk, (beside, chunk)
     assert max(beside) < 20 * chunk, (beside, chunk)
 
 
 def test_memory_does_not_grow_with_requests(start_server: Callable[..., Server]) -> None:
-    """bench/inference/inference.sh runs the long form with a million requests."""
+    """bench/inference/inference.sh runs a longer version with a million requests."""
     server = start_server("cpu*2", names=("mlp",))
     request = request_of("mlp", np.zeros((1, 784), np.float32))
     with channel(server.address) as connection:
@@ -326,7 +327,7 @@ def test_memory_does_not_grow_with_requests(start_server: Callable[..., Server])
             for _ in range(32):
                 assert places.acquire(timeout=CALL_SECONDS)
 
-        # Until then oneDNN has written code for most numbers of rows that 32 requests can come to.
+        # Before that, oneDNN generates code for most batch sizes of up to 32 merged requests.
         send(10_000)
         before = server.resident_bytes()
         send(20_000)

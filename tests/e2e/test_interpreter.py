@@ -22,7 +22,7 @@ WIDTH = 4
 
 
 class Halves(nn.Module):
-    """Numbers times a part of each row, and of a row of which each number is the same."""
+    """Multiplies a part of each row by numbers, and uses a row of equal numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Attention(nn.Module):
 
 
 class Sums(nn.Module):
-    """Its gradient is an expanded number times a number."""
+    """The gradient is an expanded number times a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Booleans(nn.Module):
 
 
 class Numbers(nn.Module):
-    """Operators on tensors that are given Python's numbers."""
+    """Applies operators to tensors and Python numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Recurrent(nn.Module):
 
 
 class Padded(nn.Module):
-    """Divides negative numbers of rows, with results that are the same for any of them."""
+    """Divides negative row counts, with results that do not depend on the row count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Padded(nn.Module):
 
 
 class Branches(nn.Module):
-    """One output for each function of a linear layer's output, and the sum of all in `total`."""
+    """One output for each function of a linear layer's output, and their sum in `total`."""
 
     def __init__(self, functions: dict[str, Callable[[Tensor], Tensor]]) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Branches(nn.Module):
 
 
 class Permuted(nn.Module):
-    """One output for each layer, given a transposed tensor, and the sum of all in `total`."""
+    """One output for each layer, given a transposed tensor, and their sum in `total`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,10 +235,10 @@ MODELS = {
     "norms": Norms,
     "numbers": Numbers,
 }
-# torch.export itself fixes the number of rows of these.
+# torch.export fixes the number of rows of these.
 PAIRS = MODELS | {"padded": Padded, "recurrent": Recurrent}
 FORMATS = [(name, "pair") for name in PAIRS] + [(name, "saved") for name in MODELS]
-# Outputs of these depend on the number of rows in a batch, so one replica runs each request whole.
+# Outputs depend on the number of rows in a batch, so one replica runs each request whole.
 WHOLE = {
     "row_functions": lambda: Branches(ROW_FUNCTIONS),
     "number_functions": lambda: Branches(NUMBER_FUNCTIONS),
@@ -260,7 +260,7 @@ def save(module: nn.Module, path: Path) -> None:
 
 @contextmanager
 def serving(directory: Path, pairs: Iterable[str], devices: str) -> Iterator[braid.Client]:
-    """Exports `pairs` next to what is in the repository, and serves all of it."""
+    """Exports `pairs` next to the models in the repository, and serves all of them."""
     for name in pairs:
         example = (torch.randn(ROWS, WIDTH),)
         braid.export(make(name), example, directory / "models" / name, "pair", precisions=())
@@ -294,7 +294,7 @@ def batch(rows: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("rows", [2, 7, 64])
 @pytest.mark.parametrize("name, format", FORMATS)
-def test_inference(client: braid.Client, name: str, format: str, rows: int) -> None:
+def test_inference_equals_pytorch(client: braid.Client, name: str, format: str, rows: int) -> None:
     x, _ = batch(rows)
     with torch.no_grad():
         wanted = make(name)(x)
@@ -305,7 +305,7 @@ def test_inference(client: braid.Client, name: str, format: str, rows: int) -> N
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])
 @pytest.mark.parametrize("name", WHOLE)
-def test_inference_of_whole_batches(one_replica: braid.Client, name: str, rows: int) -> None:
+def test_whole_batches_equal_pytorch(one_replica: braid.Client, name: str, rows: int) -> None:
     x, _ = batch(rows)
     with torch.no_grad():
         wanted = make(name).eval()(x)
@@ -316,12 +316,12 @@ def test_inference_of_whole_batches(one_replica: braid.Client, name: str, rows: 
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_training(client: braid.Client, name: str) -> None:
+def test_training_equals_pytorch(client: braid.Client, name: str) -> None:
     train(client, name, lambda outputs: outputs, loss="mse")
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_training_on_whole_batches(one_replica: braid.Client, name: str) -> None:
+def test_whole_batch_training_equals_pytorch(one_replica: braid.Client, name: str) -> None:
     loss = {"name": "mse", "output": "total"}
     train(one_replica, name, lambda outputs: outputs["total"], loss=loss)
 

@@ -163,7 +163,7 @@ def test_queue_is_empty_again(busy: Scrape) -> None:
     assert busy.value("braid_queue_rows", model="mlp") == 0
 
 
-def test_training(busy: Scrape, last_loss: float) -> None:
+def test_training_equals_pytorch(busy: Scrape, last_loss: float) -> None:
     assert busy.value("braid_training_steps_total", trainer="kept") == STEPS
     assert busy.value("braid_training_samples_total", trainer="kept") == STEPS * ROWS
     loss = busy.value("braid_training_loss", trainer="kept")

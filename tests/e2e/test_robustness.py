@@ -12,7 +12,7 @@ from e2e.support.inference import assert_close, expected
 from e2e.support.metrics import scrape
 from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
 from e2e.support.server import Server
-from e2e.test_errors_inference import ROWS, assert_answers, good_request
+from e2e.test_errors_inference import ROWS, assert_answers, valid_request
 
 InferRequest = message("inference.ModelInferRequest")
 
@@ -31,7 +31,7 @@ def test_memory_returns_to_where_it_was(server: Server, stub: Stub) -> None:
     def reject_all(times: int) -> None:
         for _ in range(times):
             for row in ROWS:
-                request = good_request()
+                request = valid_request()
                 row.change(request)
                 with pytest.raises(grpc.RpcError):
                     stub.ModelInfer(request)

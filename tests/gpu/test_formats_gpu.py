@@ -37,7 +37,7 @@ def client(
 
 
 @pytest.mark.parametrize("rows", [1, 2, 33, 333])
-def test_any_batch_gives_pytorchs_outputs(client: braid.Client, rows: int) -> None:
+def test_any_batch_size_equals_pytorch(client: braid.Client, rows: int) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, 10)).astype(np.float32)
     words = np.random.default_rng(rows).integers(0, 20, rows)
     wanted = expected(inference_packages.mixed(), x, words)

@@ -1,4 +1,4 @@
-"""Tokens, what the server knows of them, and calls that show one."""
+"""Tokens and certificates, and calls that present them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ METHODS = {
 
 
 def export_model(directory: Path) -> None:
-    """A small model, for tests in which it does not matter which."""
+    """Writes a small model, for tests that accept any model."""
     models.export(directory, models.make("chain"), inputs=[torch.zeros(1, 10)])
 
 
 def request_naming(method: Any, model: str, trainer: str) -> Any:
-    """A request that names the model or the trainer where it can, and is empty else."""
+    """Returns a request that names the model or the trainer if it has such a field."""
     request = protocol.message(method.input_type.full_name)()
     fields = request.DESCRIPTOR.fields_by_name
     if method.name == "Stream":
@@ -58,7 +58,7 @@ def request_naming(method: Any, model: str, trainer: str) -> Any:
 
 
 def call(on: grpc.Channel, method: Any, request: Any, metadata: Any) -> Any:
-    """Calls a method with one message, whatever streams: its last reply, None if there was none."""
+    """Calls a method with one message. Returns the last reply, or None if there was none."""
     kinds = {True: "stream", False: "unary"}
     make = getattr(on, f"{kinds[method.client_streaming]}_{kinds[method.server_streaming]}")
     stub = make(
@@ -77,7 +77,7 @@ def call(on: grpc.Channel, method: Any, request: Any, metadata: Any) -> Any:
 
 
 def outcome(on: grpc.Channel, method: Any, request: Any, metadata: Any) -> tuple[str, str]:
-    """The name of the code with which such a call ends, and the message."""
+    """Calls the method. Returns the name of the status code and the message."""
     try:
         call(on, method, request, metadata)
     except grpc.RpcError as error:
@@ -106,7 +106,7 @@ class Pair:
 
 
 class Authority:
-    """A certificate authority of its own, in `directory`, which is made."""
+    """A self-signed certificate authority. Creates `directory` for its files."""
 
     def __init__(self, directory: Path, name: str = "Test authority") -> None:
         directory.mkdir(parents=True)
@@ -121,9 +121,9 @@ class Authority:
         )
 
     def issue(self, *names: str, common_name: str = "", days: int = _DAYS) -> Pair:
-        """A certificate with these subject alternative names, such as "DNS:localhost".
+        """Issues a certificate with these subject alternative names, such as "DNS:localhost".
 
-        days: how long it is valid; a negative number: since when it is not.
+        days: validity in days; negative for a certificate that has expired.
         """
         self._made += 1
         stem = self._directory / f"{self._made}"
@@ -143,5 +143,5 @@ class Authority:
         return pair
 
     def issue_server(self, days: int = _DAYS) -> Pair:
-        """For a server on this machine."""
+        """Issues a certificate for a server on this machine."""
         return self.issue("DNS:localhost", "IP:127.0.0.1", days=days)

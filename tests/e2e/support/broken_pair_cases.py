@@ -1,4 +1,4 @@
-"""What can be wrong with an exported pair, and words of the reason that has to be given."""
+"""Defects of an exported pair, with words that the error must contain."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROGRAM = "parts.0.programs.0"
 EVAL, FORWARD, BACKWARD = (f"{PROGRAM}.{kind}" for kind in ("eval", "forward", "backward"))
 GRAPH = "graph_module.graph"
 MANIFEST = "extra/train.json"
-# How an error message names it.
+# Name of the file in error messages.
 IN_PROGRAM = "parts[0].programs[0]"
 
 
@@ -58,12 +58,12 @@ def weights_as_archive(version: Path) -> None:
 
 
 def renamed(role: str, to: str) -> Any:
-    """Slots where all of a role have one name."""
+    """Gives all slots of one role the same name."""
     return lambda slots: [{**s, "name": to} if s["role"] == role else s for s in slots]
 
 
 def exchanged(slots: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Slots where the first two tensors that forward saves have each other's names."""
+    """Swaps the names of the first two tensors that forward saves."""
     first, second = [place for place, slot in enumerate(slots) if slot["role"] == "saved"][:2]
     names = {first: slots[second]["name"], second: slots[first]["name"]}
     return [{**s, "name": names.get(place, s["name"])} for place, s in enumerate(slots)]

@@ -1,4 +1,4 @@
-"""Exported pairs with something wrong in them: each a copy of a good one, changed in one place."""
+"""Exported pairs with one defect each: copies of a valid pair, changed in one place."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PREFIX = "model/"
 _MANIFEST = _PREFIX + "extra/train.json"
 
 Entries = dict[str, bytes]
-# Changes a version's folder; the model's is its parent.
+# Changes the folder of a version. The model's folder is its parent.
 Change = Callable[[Path], None]
 
 
 class Good(nn.Module):
-    """A frozen layer, batch norm and a layer that is trained: 10 → 5."""
+    """A frozen layer, batch norm and a trainable layer: 10 → 5."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Good(nn.Module):
 
 @dataclass(frozen=True)
 class Broken:
-    """words: what the reason must contain: the file, the field, what is there, what is right."""
+    """words: what the error must contain: the file, the field, the value and what is expected."""
 
     name: str
     words: tuple[str, ...]
@@ -62,7 +62,7 @@ def export_good(directory: Path) -> None:
 
 
 def write(repository: Path, good: Path, broken: list[Broken]) -> None:
-    """A folder for each of `broken`, by its name."""
+    """Writes a model for each of `broken`, under its name."""
     for each in broken:
         shutil.copytree(good, repository / each.name)
         each.change(repository / each.name / "1")
@@ -72,7 +72,7 @@ def write(repository: Path, good: Path, broken: list[Broken]) -> None:
 
 
 def rewritten(change: Callable[[Entries], object], compression: int = zipfile.ZIP_STORED) -> Change:
-    """With other files in the archive: `change` changes what it is given."""
+    """Rewrites the archive. `change` modifies the dict of its files in place."""
 
     def apply(version: Path) -> None:
         path = version / "model.pt2"
@@ -87,7 +87,7 @@ def rewritten(change: Callable[[Entries], object], compression: int = zipfile.ZI
 
 
 def file_is(content: Callable[[bytes], bytes]) -> Change:
-    """With other bytes in place of the archive."""
+    """Replaces the archive's bytes."""
 
     def apply(version: Path) -> None:
         path = version / "model.pt2"
@@ -110,16 +110,16 @@ def drop(name: str) -> Callable[[Entries], object]:
 
 
 def outside(entries: Entries) -> None:
-    """Names that lead out of the folder that the archive would be unpacked to."""
+    """Adds names that would be unpacked outside the archive's folder."""
     for name in list(entries):
         entries[name.replace("/", "/../../", 1)] = entries.pop(name)
 
 
-# Changes of what is in train.json, or in a graph.
+# Changes of train.json or of a graph.
 
 
 def _put(root: Any, path: str, value: Any) -> None:
-    """path: "parts.0.path". value: what to put there, GONE, or a function of what is there."""
+    """path: "parts.0.path". value: the new value, GONE, or a function of the old value."""
     *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
     for parent in parents:
         root = root[parent]
@@ -139,12 +139,12 @@ def json_with(file: str, path: str, value: Any) -> Change:
 
 
 def manifest(name: str, path: str, value: Any, *words: str) -> Broken:
-    """A train.json with something else at `path`."""
+    """A pair whose train.json has another value at `path`."""
     return Broken(name, ("model.pt2", *words), json_with("extra/train.json", path, value))
 
 
 def graph(name: str, of: str, path: str, value: Any, *words: str) -> Broken:
-    """A graph with something else at `path`."""
+    """A pair whose graph has another value at `path`."""
     change = json_with(f"models/{of}.json", path, value)
     return Broken(name, (f"model.pt2: graph '{of}'", *words), change)
 
@@ -170,7 +170,7 @@ def weights_are(content: Callable[[bytes], bytes]) -> Change:
 
 
 def header_with(change: Callable[[dict[str, Any]], object]) -> Change:
-    """With another header before the same bytes."""
+    """Replaces the header and keeps the data."""
 
     def rewritten_header(old: bytes) -> bytes:
         length = int.from_bytes(old[:8], "little")

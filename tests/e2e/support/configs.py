@@ -1,4 +1,4 @@
-"""The config.pbtxt of the models under test that have one."""
+"""The config.pbtxt files of models under test."""
 
 MLP = """
 name: "mlp"
@@ -8,7 +8,7 @@ input [ { name: "x" data_type: TYPE_FP32 dims: [ 784 ] } ]
 output [ { name: "logits" data_type: TYPE_FP32 dims: [ 10 ] } ]
 """
 
-# The names say which argument and which output they stand for.
+# The names give the positions of the argument and the output.
 SENTENCES = """
 name: "sentences"
 platform: "pytorch_libtorch"
@@ -17,7 +17,7 @@ input [ { name: "INPUT__0" data_type: TYPE_INT64 dims: [ -1 ] } ]
 output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ -1, 5 ] } ]
 """
 
-# Batches wait for more requests, so requests of one moment are merged.
+# Batches wait for more requests, so concurrent requests are merged.
 WAITING_WORDS = """
 max_batch_size: 1024
 dynamic_batching { max_queue_delay_microseconds: 300000 }
@@ -33,7 +33,7 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 256 ] } ]
 
 
 def identity(datatype: str) -> str:
-    """For a model that returns what it gets: "x" → "y", [B, n] of `datatype`."""
+    """Config for a model that returns its input: "x" → "y", [B, n] of `datatype`."""
     return f"""
 name: "identity_{datatype.lower()}"
 backend: "pytorch"

@@ -1,4 +1,4 @@
-"""Code blocks of the documentation, and a runner that executes a page's blocks in their order."""
+"""Code blocks of the documentation, and a runner that executes the blocks of a page in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from e2e.support.polling import wait_until
 from e2e.support.server import BINARY, ROOT, START_SECONDS, STOP_SECONDS
 
 GRPC_PORT, METRICS_PORT = "127.0.0.1:8001", "127.0.0.1:8002"
-# Programs that install something or need a cluster or a registry. Their blocks are not run, but the
+# Programs that install software or need a cluster or a registry. Tests do not run their blocks, but
 # files that they name must exist.
 INSTALLERS = ("scripts/", "export PATH", "pip", "docker", "kubectl", "helm")
 COMMAND_SECONDS = 120
@@ -39,7 +39,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Returns all code blocks of a Markdown page, also those that are indented in a list."""
+    """Returns all code blocks of a Markdown page, including those indented in a list."""
     found, start, language, lines = [], 0, "", []
     for number, line in enumerate(page.read_text().splitlines(), 1):
         fence = re.fullmatch(r" *```(\w*)", line)
@@ -57,12 +57,12 @@ def blocks(page: Path) -> list[Block]:
 
 
 def installs(block: Block) -> bool:
-    """Whether the block is one that tests do not run."""
+    """Returns True if tests do not run the block."""
     return block.language == "sh" and block.text.startswith(INSTALLERS)
 
 
 def missing_files(block: Block) -> list[str]:
-    """Returns the repository's files that an installer's block names and that do not exist."""
+    """Returns the files that an installer's block names and that the repository does not have."""
     words = shlex.split(block.text, comments=True)
     named = [re.sub(r"\[.*\]$", "", word) for word in words]
     paths = [word for word in named if re.match(r"(scripts|deploy|\./client)/", word)]
@@ -73,7 +73,8 @@ class PageRunner:
     """Runs a page's Python and shell blocks in `directory`, as a reader would.
 
     Python blocks share one namespace. A block that begins with `braid-server` starts a server in
-    the background, in place of the one before. It keeps its port, and CPU workers have one thread.
+    the background and stops the previous one. The port does not change. Each CPU worker has one
+    thread.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -97,10 +98,10 @@ class PageRunner:
                 self._server.wait()
 
     def run(self, block: Block) -> None:
-        """Raises what a Python block raises, and AssertionError if a command fails or a block does
-        not print what the comments behind its print statements say."""
+        """Runs one block. Raises what a Python block raises. Raises AssertionError if a command
+        fails or if the output differs from the comments after the print statements."""
         if block.language == "python":
-            # The blank lines make line numbers of errors those of the page.
+            # The blank lines make line numbers in errors match the page.
             source = "\n" * (block.line - 1) + self._local(block.text)
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(compile(source, str(block.page), "exec"), self._names)
@@ -113,7 +114,7 @@ class PageRunner:
             self._command(block)
 
     def _local(self, text: str) -> str:
-        """Replaces the default ports by those of the server that runs."""
+        """Replaces the default ports with the ports of the running server."""
         for address, name in ((GRPC_PORT, "grpc_port"), (METRICS_PORT, "metrics_port")):
             if name in self._ports:
                 text = text.replace(address, f"127.0.0.1:{self._ports[name]}")
@@ -151,7 +152,7 @@ class PageRunner:
             "--devices": "cpu*2",
             "--ready_file": "ready.json",
         }
-        # A page's ports may be taken on this machine.
+        # The page's ports may be in use on this machine.
         flags = [flag for flag in flags if not re.match(r"--(grpc|metrics)_port=", flag)]
         given -= {"--grpc_port", "--metrics_port"}
         more = [f"{name}={value}" for name, value in defaults.items() if name not in given]
@@ -168,7 +169,7 @@ class PageRunner:
         return self._ready.exists()
 
     def _stop(self) -> None:
-        """Ends the server in good order. One that a block killed may have ended by that."""
+        """Shuts the server down. A block may already have killed it."""
         if self._server is None:
             return
         if self._server.poll() is None:

@@ -1,4 +1,4 @@
-"""Servers that are started again, and a model whose training draws random numbers."""
+"""Servers that are restarted, and a model whose training draws random numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEATURES, CLASSES = 20, 5
 
 
 class NormAndDropout(nn.Module):
-    """What training leaves behind in it: weights and running statistics; it draws at random."""
+    """Has weights and running statistics, and uses dropout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def make_noisy() -> nn.Module:
 
 @functools.cache
 def _noisy_pair() -> tempfile.TemporaryDirectory:
-    """Exporting takes seconds: once is enough."""
+    """Exports the model once, because exporting takes seconds."""
     directory = tempfile.TemporaryDirectory(prefix="noisy-")
     models.export_pair(
         Path(directory.name) / "noisy",
@@ -70,11 +70,11 @@ def export_noisy(directory: Path, format: str = "torchscript") -> None:
 
 
 def weights_in(directory: Path) -> dict[str, np.ndarray]:
-    """Of a version, published or in a repository, or of a checkpoint: as PyTorch reads them."""
+    """Reads the weights of a version or a checkpoint with PyTorch."""
     if (directory / "model.pt").exists():
         state = torch.jit.load(directory / "model.pt").state_dict()
     else:
-        # In the module's order, which a file of safetensors does not have.
+        # In the module's order. A safetensors file does not keep it.
         found = load_file(directory / "model.safetensors")
         state = {name: found.pop(name) for name in make_noisy().state_dict() if name in found}
         assert not found, f"{directory} has {list(found)}, too"
@@ -90,7 +90,7 @@ def batch(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 class DurableServer(Server):
-    """On a port of its own, which no outgoing connection is given, so that it can come back."""
+    """A server that can be restarted on the same port. No outgoing connection gets that port."""
 
     def __init__(self, repository: Path, devices: str, directory: Path) -> None:
         super().__init__(repository, devices, directory, ("--cpu_threads=1",))
@@ -98,7 +98,7 @@ class DurableServer(Server):
         self.replace_flag("--grpc_port", str(_stable_port()))
 
     def replace_flag(self, name: str, value: str | None) -> None:
-        """For the next start. None: the flag is left out."""
+        """Changes a flag for the next start. None removes the flag."""
         self._command = [part for part in self._command if not part.startswith(f"{name}=")]
         if value is not None:
             self._command.append(f"{name}={value}")
@@ -108,7 +108,7 @@ class DurableServer(Server):
         return super().start()
 
     def start_again(self, ending: signal.Signals = signal.SIGKILL) -> None:
-        """Ends it by the signal, and starts it."""
+        """Stops the server with the signal and starts it again."""
         if ending == signal.SIGKILL:
             self.kill()
         else:
@@ -116,7 +116,7 @@ class DurableServer(Server):
         self.start()
 
     def checkpoints(self, trainer: str) -> Path:
-        """Where those of a trainer are."""
+        """Returns the directory of a trainer's checkpoints."""
         return self.data / "trainers" / trainer / "checkpoints"
 
 
@@ -124,9 +124,9 @@ class DurableServer(Server):
 def serving(
     directory: Path, with_data: bool = True, format: str = "torchscript"
 ) -> Iterator[DurableServer]:
-    """A new server of NormAndDropout, as "noisy", and of what is in directory/models before.
+    """A new server of NormAndDropout, as "noisy", and of the models already in directory/models.
 
-    In the end it must be there still; it is killed: how it ends is tested elsewhere.
+    Fails if the server is not running at the end, then kills it. Other tests check the exit.
     """
     export_noisy(directory / "models" / "noisy", format)
     server = DurableServer(directory / "models", "cpu*2", directory / "run")
@@ -141,14 +141,14 @@ def serving(
 
 
 def connect(server: Server) -> braid.Client:
-    """A client that finds a server that comes back soon."""
+    """Returns a client that reconnects soon after the server is back."""
     client = braid.connect(server.address, timeout=CALL_SECONDS)
     client._channel.retry = RetryPolicy(attempts=5, initial_backoff=0.02, max_backoff=0.1)
     return client
 
 
 def restore(server: Server, trainer: str, checkpoint: str = "") -> Any:
-    """RestoreCheckpoint of a trainer to which there is no handle. Returns the reply."""
+    """Calls RestoreCheckpoint on a trainer without a handle. Returns the reply."""
     with channel(server.address) as connection:
         stub = Stub(connection, "braid.v1.TrainingService")
         request = message("braid.v1.RestoreCheckpointRequest")
@@ -163,9 +163,9 @@ def assert_same_bits(actual: dict[str, np.ndarray], wanted: dict[str, np.ndarray
 
 
 def _stable_port() -> int:
-    """A free port that the system gives to nobody who does not ask for it.
+    """Returns a free port outside the range of ephemeral ports.
 
-    Of those that it gives, a client that asks for a server that is down could get the server's.
+    A client that connects to a stopped server could get an ephemeral port as its own.
     """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:

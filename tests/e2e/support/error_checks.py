@@ -1,4 +1,4 @@
-"""What a rejected request must look like."""
+"""Checks of rejected requests."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from e2e.support.protocol import violated_fields
 class Rejection:
     """A row of an error table.
 
-    change: what makes a good request bad; it changes the request in place.
-    words: what the message must contain: the field or the tensor, what came, what is right.
-    field: what google.rpc.BadRequest must name; None: the status carries no such detail.
+    change: changes a valid request in place so that it becomes invalid.
+    words: what the message must contain: the field or tensor, the value and what is expected.
+    field: the field in google.rpc.BadRequest; None if the status has no such detail.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Rejection:
     code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
 
     def expect(self, call: Callable[[Any], Any], request: Any) -> None:
-        """Sends the good `request`, made bad, and checks the status that comes back."""
+        """Makes the valid `request` invalid, sends it and checks the returned status."""
         self.change(request)
         with pytest.raises(grpc.RpcError) as caught:
             call(request)
@@ -45,7 +45,7 @@ def ids(rows: list[Rejection]) -> list[str]:
 
 
 def number(path: str, value: float) -> Rejection:
-    """A number out of its range. path: of the field, "optimizer.sgd.lr" or "losses[0].beta"."""
+    """A number out of range. path: of the field, "optimizer.sgd.lr" or "losses[0].beta"."""
     return Rejection(
         f"{path} {value}",
         assigner(**{"__".join(re.findall(r"\w+", path)): value}),
@@ -55,8 +55,8 @@ def number(path: str, value: float) -> Rejection:
 
 
 def assigner(**values: Any) -> Callable[[Any], None]:
-    """Sets the request's fields to these values. "a__b" is field b of field a, "a__0" the first of
-    the repeated field a; a list takes the place of a repeated field."""
+    """Returns a function that sets fields of a request. "a__b" is field b of field a. "a__0" is the
+    first element of the repeated field a. A list replaces a repeated field."""
 
     def change(request: Any) -> None:
         for path, value in values.items():

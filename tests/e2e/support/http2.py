@@ -1,4 +1,4 @@
-"""Just enough of HTTP/2 to be a client that behaves as no library's would."""
+"""A minimal HTTP/2 client, for behavior that no library allows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-# What a client says first: it has no wishes.
+# The client preface and empty settings.
 GREETING = PREFACE + frame(SETTINGS, 0, 0)
 
 
 def connect(address: str, greeting: bytes = GREETING) -> socket.socket:
-    """A connection to "host:port" on which `greeting` has been sent. The caller closes it."""
+    """Connects to "host:port" and sends `greeting`. The caller closes the connection."""
     host, port = address.split(":")
     connection = socket.create_connection((host, int(port)), timeout=60)
     connection.sendall(greeting)
@@ -31,7 +31,7 @@ def connect(address: str, greeting: bytes = GREETING) -> socket.socket:
 
 
 def open_call(method: str, stream: int) -> bytes:
-    """The frame that opens `stream` for "/package.Service/Method"."""
+    """Returns the frame that opens `stream` for "/package.Service/Method"."""
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -40,13 +40,13 @@ def open_call(method: str, stream: int) -> bytes:
         "te": "trailers",
         "content-type": "application/grpc",
     }
-    # Literal fields that nobody is to remember, with names and values as they are.
+    # Literal header fields without indexing or compression.
     block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
     return frame(HEADERS, _END_HEADERS, stream, block)
 
 
 def begin_call(method: str, message_bytes: int, stream: int = 1) -> bytes:
-    """The frames that open `stream` for "/package.Service/Method" and announce one message."""
+    """Returns the frames that open `stream` for "/package.Service/Method" and start one message."""
     prefix = struct.pack(">BI", 0, message_bytes)
     return open_call(method, stream) + frame(DATA, 0, stream, prefix)
 
@@ -56,13 +56,13 @@ def _text(text: str) -> bytes:
 
 
 def data(payload: bytes) -> bytes:
-    """A piece of stream 1's message, at most 16 KiB."""
+    """Returns a DATA frame for stream 1, at most 16 KiB."""
     return frame(DATA, 0, 1, payload)
 
 
 class StuckReader:
-    """A proxy whose client sends everything and reads only so many bytes of what comes back, until
-    it reads on."""
+    """A proxy that forwards everything to the server, but stops reading the replies after `reads`
+    bytes, until read_on()."""
 
     def __init__(self, address: str, reads: int) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -80,9 +80,9 @@ class StuckReader:
         self._reads_on.set()
 
     def die(self) -> None:
-        """As a killed process: what it has not read makes the kernel reset the connection."""
+        """Closes like a killed process: the unread data makes the kernel reset the connection."""
         if self._client is not None:
-            self._client.shutdown(socket.SHUT_RDWR)  # wakes who reads from it
+            self._client.shutdown(socket.SHUT_RDWR)  # Wakes the thread that reads.
             self._client.close()
         self._reads_on.set()
         self._server.close()

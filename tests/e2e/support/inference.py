@@ -8,7 +8,7 @@ import tritonclient.grpc as triton
 from e2e.support.protocol import CALL_SECONDS
 from torch import nn
 
-# Older tritonclients take float32 for bfloat16, which needs a `datatype`.
+# Older tritonclients map bfloat16 to FP32, so bfloat16 needs a `datatype`.
 _NAMES = {
     "bool": "BOOL",
     "uint8": "UINT8",
@@ -39,18 +39,18 @@ def infer(
     seconds: float = CALL_SECONDS,
     **options,
 ) -> triton.InferResult:
-    """One ModelInfer. seconds: its deadline. options: as InferenceServerClient.infer's."""
+    """Calls ModelInfer once. seconds: its deadline. options: of InferenceServerClient.infer."""
     tensors = [infer_input(name, array) for name, array in inputs.items()]
     return client.infer(model, tensors, client_timeout=seconds, **options)
 
 
 def outputs_of(result: triton.InferResult) -> dict[str, np.ndarray]:
-    """All outputs of a reply, by name, in the reply's order."""
+    """Returns all outputs of a reply by name, in the reply's order."""
     return {tensor.name: result.as_numpy(tensor.name) for tensor in result.get_response().outputs}
 
 
 def expected(module: nn.Module, *inputs: np.ndarray) -> torch.Tensor | tuple | dict:
-    """What PyTorch says, in one batch on one thread."""
+    """Returns PyTorch's outputs, computed as one batch on one thread."""
     with torch.no_grad():
         return module.eval()(*(torch.from_numpy(array) for array in inputs))
 
@@ -58,7 +58,7 @@ def expected(module: nn.Module, *inputs: np.ndarray) -> torch.Tensor | tuple | d
 def assert_close(
     actual: np.ndarray, wanted: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-6
 ) -> None:
-    """Same shape, same dtype, and values within float32's tolerance."""
+    """Checks shape, dtype, and values within float32's tolerance."""
     assert actual.dtype == wanted.numpy().dtype
     assert actual.shape == wanted.numpy().shape
     np.testing.assert_allclose(actual, wanted.numpy(), rtol=rtol, atol=atol)

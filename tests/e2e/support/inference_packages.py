@@ -1,4 +1,7 @@
-"""AOTInductor packages, made for this machine: a minute of compiling each on a busy one."""
+"""An AOTInductor package or exported program of the model Mixed, and checks of what it serves.
+
+Compiling a package takes up to a minute on a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 
 
 class Mixed(nn.Module):
-    """Takes numbers and words, returns a dict."""
+    """Takes floats and word indices, returns a dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +53,7 @@ def mixed() -> Mixed:
 def compile_mixed(
     path: Path, smallest: int = 2, largest: int = LARGEST, device: str = "cpu"
 ) -> None:
-    """For batches of `smallest` to `largest` rows; of one size if they are equal."""
+    """Compiles for batches of `smallest` to `largest` rows; for a fixed size if they are equal."""
     example = [
         torch.zeros(smallest, 10, device=device),
         torch.zeros(smallest, dtype=torch.int64, device=device),
@@ -67,7 +70,7 @@ def batch(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return x, generator.integers(0, 20, rows)
 
 
-def assert_gives_pytorchs_outputs(
+def assert_equals_pytorch(
     client: braid.Client, model: str, names: tuple[str, str], rows: int
 ) -> None:
     inputs = batch(rows)
@@ -78,7 +81,7 @@ def assert_gives_pytorchs_outputs(
         assert_close(outputs[name], value)
 
 
-def assert_refuses_other_inputs(client: braid.Client, model: str, names: tuple[str, str]) -> None:
+def assert_rejects_wrong_inputs(client: braid.Client, model: str, names: tuple[str, str]) -> None:
     x, words = batch(4)
     with pytest.raises(braid.InvalidArgument, match="10"):
         client.infer(model, {names[0]: x[:, :9].copy(), names[1]: words})
@@ -86,7 +89,7 @@ def assert_refuses_other_inputs(client: braid.Client, model: str, names: tuple[s
         client.infer(model, {names[0]: x.astype(np.float64), names[1]: words})
 
 
-def assert_cannot_be_trained(client: braid.Client, model: str, words: str) -> None:
+def assert_not_trainable(client: braid.Client, model: str, words: str) -> None:
     with pytest.raises(braid.FailedPrecondition, match=words):
         client.create_trainer(
             model,

@@ -1,4 +1,4 @@
-"""Training through kill -9: a server is killed at chosen moments while clients stream to it."""
+"""Training with kill -9: a server is killed at chosen moments while clients stream to it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import numpy as np
 from e2e.support import durable
 from e2e.support.durable import DurableServer
 
-SECONDS = 120  # For anything to happen.
+SECONDS = 120  # Timeout of every wait.
 CYCLE = 42  # Operations; the last one is a publication.
 
-# Name of trainer and model → create_trainer's arguments.
+# Name of trainer and model → arguments of create_trainer.
 RECIPES: dict[str, dict[str, Any]] = {
     "adamw": {
         "optimizer": {"name": "AdamW", "lr": 3e-3, "amsgrad": True},
@@ -44,7 +44,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Outcome:
-    """What came of a run. operations: of each its kind, and what it replied; None: reply lost."""
+    """Result of a run. operations: the kind and the reply of each; None if the reply was lost."""
 
     operations: list[tuple[str, Any]] = field(default_factory=list)
     state: dict[str, np.ndarray] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def kind_of(number: int) -> str:
-    """Of a run's operation. One accumulation in each cycle goes on over the publication."""
+    """Returns the kind of operation. One accumulation in each cycle spans the publication."""
     place = number % CYCLE
     if place == CYCLE - 1:
         return "publish"
@@ -62,10 +62,10 @@ def kind_of(number: int) -> str:
 
 
 class Learner(threading.Thread):
-    """Streams the operations of a recipe until it is told to stop, at the end of a cycle."""
+    """Streams the operations of a recipe until stopped, to the end of a cycle."""
 
     def __init__(self, server: DurableServer, recipe: str, cycles: int | None) -> None:
-        """cycles: how many, whether it is told or not; None: until it is told."""
+        """cycles: how many to run, even if not stopped; None: until stopped."""
         super().__init__(name=recipe, daemon=True)
         self.outcome = Outcome()
         self.error: BaseException | None = None
@@ -117,7 +117,7 @@ class Learner(threading.Thread):
 
 
 def _reply(future: Future) -> Any:
-    """What has to be the same in every run."""
+    """Returns the parts of a reply that must be equal in every run."""
     result = future.result()
     if isinstance(result, int):
         return result
@@ -128,7 +128,7 @@ def _reply(future: Future) -> Any:
 
 
 class Killer:
-    """Kills the server at moments of a kind, once the learners have had another reply."""
+    """Kills the server at chosen kinds of moments, after each learner has had another reply."""
 
     def __init__(self, server: DurableServer, learners: list[Learner], seed: int) -> None:
         self._server, self._learners = server, learners
@@ -142,7 +142,7 @@ class Killer:
         }
 
     def kill(self, moment: str) -> None:
-        """Kills it, and has it ready again."""
+        """Kills the server and restarts it."""
         before = [learner.replies for learner in self._learners]
         self._await(
             lambda: all(now.replies > then for now, then in zip(self._learners, before)),
@@ -158,18 +158,18 @@ class Killer:
         time.sleep(self._random.uniform(0, 0.05))
 
     def _checkpoint(self) -> None:
-        """While one is written: from the moment that its directory is made."""
+        """Waits until a checkpoint is being written: its directory has just been created."""
         self._await(lambda: any(self._entries("trainers/*/checkpoints/.tmp-*")), "a checkpoint")
         time.sleep(self._random.uniform(0, 0.01))
 
     def _publish(self) -> None:
-        """While a version is written, or once it is there but most likely not replied."""
+        """Waits until a version is being written, or is written but probably not replied."""
         pattern = self._random.choice(("models/*/.tmp-*", "models/*/[0-9]*"))
         before = self._entries(pattern)
         self._await(lambda: self._entries(pattern) - before, "a version")
 
     def _start(self) -> None:
-        """Somewhere between the start of a process and a little after it is ready."""
+        """Waits for a random moment between process start and shortly after readiness."""
         self._server.kill()
         seconds = self._random.uniform(0.1, 1.1) * self._start_seconds
         timer = threading.Timer(seconds, lambda: self._server.process.kill())
@@ -208,12 +208,12 @@ def train(
     directory: Path,
     kills: list[str],
     seed: int,
-    told: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
     format: str = "torchscript",
 ) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
-    """Trains all recipes through `kills`, moments of Killer's, then as much without any.
+    """Trains all recipes through `kills`, moments of Killer, then equally long without kills.
 
-    told: called with the number of kills so far, and of replies. format: of the models.
+    on_progress: called with the numbers of kills and replies so far. format: of the models.
     """
     runs = []
     cycles: dict[str, int | None] = dict.fromkeys(RECIPES)
@@ -229,8 +229,8 @@ def train(
             killer = Killer(server, learners, seed)
             for count, moment in enumerate(moments, 1):
                 killer.kill(moment)
-                if told is not None:
-                    told(count, sum(learner.replies for learner in learners))
+                if on_progress is not None:
+                    on_progress(count, sum(learner.replies for learner in learners))
             runs.append(_finish(learners))
             cycles = {learner.name: learner.cycles for learner in learners}
             server.stop()
@@ -240,7 +240,7 @@ def train(
 
 
 def moments(count: int, seed: int) -> list[str]:
-    """As many kinds of moments, each about as often, in a random order."""
+    """Returns equally many moments of each kind, in a random order."""
     every = itertools.cycle(("step", "checkpoint", "publish", "start"))
     kinds = list(itertools.islice(every, count))
     random.Random(seed).shuffle(kinds)
@@ -248,7 +248,7 @@ def moments(count: int, seed: int) -> list[str]:
 
 
 def differences(killed: Outcome, wanted: Outcome) -> list[str]:
-    """In words; empty: the runs came to the same, bit for bit."""
+    """Describes the differences. Empty if the runs are equal bit for bit."""
     found = []
     if killed.stands != wanted.stands:
         found.append(f"stands at {killed.stands}, not {wanted.stands}")

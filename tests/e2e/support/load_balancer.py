@@ -1,4 +1,4 @@
-"""A balancer of connections, as a Service of Kubernetes is one."""
+"""A TCP load balancer like a Kubernetes Service."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LOOK_SECONDS = 0.05
 
 
 class Balancer:
-    """As a context: passes connections to `address` on to the servers that are ready, in turn. It
-    asks their /readyz; a connection that is open stays where it is."""
+    """Context manager. Forwards connections to `address` to the ready servers in turn. Polls their
+    /readyz. An open connection stays on its server."""
 
     def __init__(self, servers: list[Server]) -> None:
         self._servers = servers
@@ -46,7 +46,7 @@ class Balancer:
             try:
                 client, _ = self._listener.accept()
             except OSError:
-                return  # it has ended
+                return  # Stopped.
             number += 1
             ready = self._ready
             host, _, port = ready[number % len(ready)].address.partition(":")

@@ -1,4 +1,4 @@
-"""Many steps of models with any inputs, in plain PyTorch and by a server, to be compared."""
+"""Long training runs with arbitrary inputs, in plain PyTorch and on a server, for comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Batch = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 def cycle(batches: Sequence[Batch], steps: int) -> Iterator[Batch]:
-    """`steps` batches: those given, over and over."""
+    """Yields `steps` batches, cycling through `batches`."""
     for step in range(steps):
         yield batches[step % len(batches)]
 
@@ -30,8 +30,8 @@ def in_pytorch(
     optimizer: dict,
     loss: Callable[[nn.Module, int, Batch], Tensor],
 ) -> Run:
-    """One step a batch in training mode. loss(module, step, batch): over the whole batch; steps
-    are counted from 1."""
+    """Runs one step per batch in training mode. loss(module, step, batch) is over the whole batch.
+    Steps are counted from 1."""
     module.train()
     stepper = oracle.make_optimizer(module, optimizer)
     losses = []
@@ -45,7 +45,8 @@ def in_pytorch(
 
 
 def state_of(module: nn.Module) -> dict[str, np.ndarray]:
-    """Parameters and buffers. Of a buffer that is not saved, too: a trace saves it."""
+    """Returns parameters and buffers, including buffers that are not persistent: a trace saves
+    them."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: tensor.detach().numpy().copy() for name, tensor in tensors.items()}
 
@@ -53,7 +54,7 @@ def state_of(module: nn.Module) -> dict[str, np.ndarray]:
 def on_server(
     client: braid.Client, model: str, batches: Iterator[Batch], **options: object
 ) -> Run:
-    """The same by a trainer of `client`. options: as create_trainer's."""
+    """Runs the same training with a trainer of `client`. options: of create_trainer."""
     with training.new_trainer(client, model, **options) as trainer:
         losses = [trainer.step(inputs, targets).loss for inputs, targets in batches]
         return Run(losses, trainer.state_dict())
@@ -61,9 +62,9 @@ def on_server(
 
 @contextmanager
 def clients_of(repository: Path, directory: Path) -> Iterator[Callable[[int], braid.Client]]:
-    """Gives get(replicas): the client of a server with so many CPU replicas on `repository`, which
-    is started when first asked for. directory: for what the servers write. In the end every server
-    must have ended well."""
+    """Yields get(replicas): the client of a server on `repository` with that many CPU replicas.
+    get() starts the server at its first call. directory: for files that the servers write.
+    Every server must exit with code 0."""
     servers: list[Server] = []
     clients: list[braid.Client] = []
 

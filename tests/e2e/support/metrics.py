@@ -1,4 +1,4 @@
-"""Reads Prometheus' text format."""
+"""Parser of Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SUFFIXES = re.compile("_(bucket|sum|count)$")
 
 
 class Scrape:
-    """What `text` says. ValueError for a line that is no Prometheus text, and for a sample without
-    a type or help of its own."""
+    """Parsed scrape. Raises ValueError for invalid Prometheus text and for a sample without a type
+    or help."""
 
     def __init__(self, text: str) -> None:
         self.types: dict[str, str] = {}
@@ -35,14 +35,14 @@ class Scrape:
                 self._add(line)
 
     def value(self, name: str, **labels: str) -> float:
-        """The one sample with exactly these labels; 0 if there is none."""
+        """Returns the sample with exactly these labels; 0 if there is none."""
         return self.samples.get((name, frozenset(labels.items())), 0.0)
 
     def labels_of(self, name: str) -> list[dict[str, str]]:
         return [dict(labels) for sample, labels in self.samples if sample == name]
 
     def labels_of_family(self, family: str) -> list[dict[str, str]]:
-        """Of all its samples: a histogram's have other names."""
+        """Returns the labels of all samples of a family. A histogram's samples have other names."""
         return [
             dict(labels)
             for sample, labels in self.samples
@@ -69,7 +69,7 @@ class Metric(NamedTuple):
 
 
 def documented_metrics() -> dict[str, Metric]:
-    """By name, as docs/reference/metrics.md has them."""
+    """Returns the metrics of docs/reference/metrics.md by name."""
     metrics = {}
     for line in DOCUMENT.read_text().splitlines():
         if line.startswith("| `"):

@@ -1,4 +1,4 @@
-"""Models that come and go while a server runs, and what it says of them."""
+"""Loading and unloading models in a running server, and their reported states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 4 ] }} ]
 
 
 class Times(nn.Module):
-    """x times a number, with `extra` parameters more."""
+    """Multiplies x by a number. Has `extra` additional parameters."""
 
     def __init__(self, factor: float, extra: int = 0) -> None:
         super().__init__()
@@ -46,7 +46,8 @@ class Times(nn.Module):
 def write(
     repository: Path, name: str, version: int, factor: float, config: str | None = None
 ) -> None:
-    """A version that multiplies by `factor`. It is there at once, for a poll may look any time."""
+    """Writes a version that multiplies by `factor`. It appears atomically, because a poll may scan
+    the repository at any time."""
     made = repository.parent / f"made-{name}-{version}"
     models.export(made, Times(factor), version=version)
     model = repository / name
@@ -66,7 +67,7 @@ def ask(
     version: str = "",
     seconds: float = CALL_SECONDS,
 ) -> float:
-    """What the model makes of 1. seconds: the request's deadline."""
+    """Returns the model's output for 1. seconds: the request's deadline."""
     x = np.ones((1, 4), np.float32)
     result = infer(client, name, {"x": x}, seconds=seconds, model_version=version)
     return float(result.as_numpy("y")[0, 0])
@@ -93,8 +94,8 @@ def refused(code: grpc.StatusCode, *words: str) -> Iterator[None]:
 def load_on(
     server: Server, name: str, clients: int = 4, seconds: float = CALL_SECONDS
 ) -> Iterator[set[float]]:
-    """Clients that ask `name` all the while, each with a stock client of its own; the factors that
-    came back. A request that fails, or has no reply after `seconds`, fails the test."""
+    """Runs clients that keep sending requests to `name`, each with its own tritonclient. Yields the
+    factors that they received. A request that fails or takes more than `seconds` fails the test."""
     answers: set[float] = set()
     failures: list[Exception] = []
     end = threading.Event()
@@ -121,7 +122,7 @@ def load_on(
 
 
 class Running:
-    """A server in a mode, with a client."""
+    """A running server with a model control mode, and a client."""
 
     def __init__(self, directory: Path, *flags: str, data: bool = False) -> None:
         self.repository = directory / "models"
@@ -139,7 +140,7 @@ class Running:
         self.server.__exit__(*failure)
 
     def healthy(self, name: str) -> bool | None:
-        """What the health service says; None: it does not know the name."""
+        """Returns the health service's answer; None if the service does not know the name."""
         with grpc.insecure_channel(self.server.address) as channel:
             try:
                 response = health_pb2_grpc.HealthStub(channel).Check(
@@ -156,7 +157,7 @@ def explicit(directory: Path, *flags: str, data: bool = False) -> Running:
 
 
 def queued(running: Running, name: str) -> float:
-    """Rows that wait, as the metrics say."""
+    """Returns the number of queued rows, from the metrics."""
     with urllib.request.urlopen(running.server.metrics_url, timeout=CALL_SECONDS) as page:
         for line in page.read().decode().splitlines():
             if line.startswith(f'braid_queue_rows{{model="{name}"}}'):

@@ -1,4 +1,4 @@
-"""The models under test, as torch modules and as a model repository."""
+"""The models under test, as PyTorch modules and as a model repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch._export.serde.schema import ScalarType
 
 from e2e.support import configs, programs
 
-# A model is trained in the first two alone, training_models.FORMATS.
+# Only the first two, training_models.FORMATS, can be trained.
 FORMATS = ("torchscript", "pair", "exported", "aot")
 IDENTITY_TYPES = {
     "BOOL": torch.bool,
@@ -69,7 +69,7 @@ class RunningStatistics(nn.Module):
 
 
 class Chain(nn.Module):
-    """Linear layers of the given sizes, 10→3→4→5, with an activation in between."""
+    """Linear layers of the given sizes, 10→3→4→5, separated by an activation."""
 
     def __init__(self, *sizes: int, activation: type[nn.Module] = nn.Identity) -> None:
         super().__init__()
@@ -112,7 +112,8 @@ class NamedOutputs(nn.Module):
 
 
 class WordVectors(nn.Module):
-    """Words of a vocabulary of 1000 to 5 numbers each: int [B] to [B, 5], [B, n] to [B, n, 5]."""
+    """Embeds words of a vocabulary of 1000 in 5 dimensions: int [B] to [B, 5], [B, n] to
+    [B, n, 5]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,16 +125,16 @@ class WordVectors(nn.Module):
 
 
 class ComputedWordVectors(WordVectors):
-    """Computes its indices, so that nobody but the embedding finds one out of range."""
+    """Computes its indices, so only the embedding can detect that one is out of range."""
 
     def forward(self, words: Tensor) -> Tensor:
         return self.linear(self.embedding((words + 1) - 1))
 
 
 class Slow(nn.Module):
-    """Takes some 5 ms for a row, whatever the threads: many operations of little work, none of which
-    LibTorch shares out. (MKL's tanh, of 256 numbers, it does, and threads that wait for each other
-    on a busy machine take a hundred times as long.)"""
+    """Takes about 5 ms per row with any number of threads: many small operations that LibTorch does
+    not parallelize. (It does parallelize MKL's tanh of 256 numbers. On a busy machine, threads that
+    wait for each other are a hundred times slower.)"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +152,7 @@ class Identity(nn.Module):
 
 
 class EveryType(nn.Module):
-    """Returns what it gets, one tensor of each datatype that torch.export can write."""
+    """Returns its inputs, one tensor of each datatype that torch.export can write."""
 
     def forward(
         self,
@@ -186,7 +187,7 @@ def mlp(activation: type[nn.Module]) -> Chain:
     return Chain(784, 512, 512, 10, activation=activation)
 
 
-# Name → (module, example inputs of one row). Without a configuration: the example describes it.
+# Name → (module, example inputs of one row). The example replaces a config.pbtxt.
 _WITH_EXAMPLE = {
     "chain": (lambda: Chain(10, 3, 4, 5), [torch.zeros(1, 10)]),
     "chain64": (lambda: Chain(10, 3, 4, 5).double(), [torch.zeros(1, 10).double()]),
@@ -204,7 +205,7 @@ _WITH_EXAMPLE = {
         [torch.zeros(1, 4, dtype=IDENTITY_TYPES[datatype]) for datatype in EXPORTED_TYPES],
     ),
 }
-# Name → (module, configuration).
+# Name → (module, config.pbtxt).
 _WITH_CONFIG = {
     "mlp": (lambda: mlp(nn.ReLU), configs.MLP),
     "sentences": (WordVectors, configs.SENTENCES),
@@ -218,14 +219,14 @@ _WITH_CONFIG = {
 
 
 def make(name: str, seed: int = 0) -> nn.Module:
-    """The module that the repository holds under `name`: the same weights every time."""
+    """Returns the module that the repository has under `name`, always with the same weights."""
     torch.manual_seed(seed)
     module, _ = {**_WITH_EXAMPLE, **_WITH_CONFIG}[name]
     return module()
 
 
-# Those that torch.export takes, with a row of each input. The others are in float64, slow, or of a
-# datatype that it cannot write.
+# Models that torch.export supports, with a row of each input. The others are in float64, slow, or
+# use a datatype that it cannot write.
 _ROWS: dict[str, tuple[Tensor, ...]] = {
     **{
         name: tuple(_WITH_EXAMPLE[name][1])
@@ -247,7 +248,7 @@ _ROWS: dict[str, tuple[Tensor, ...]] = {
         if datatype in EXPORTED_TYPES or hasattr(ScalarType, datatype)
     },
 }
-# Those whose outputs a test compares: each takes some 5 s to compile.
+# Models whose outputs a test compares. Compiling one takes about 5 s.
 _COMPILED = (
     "mlp",
     "convnet",
@@ -262,7 +263,7 @@ _SENTENCES = torch.zeros(3, 5, dtype=torch.int64)
 
 
 def names_in(format: str) -> list[str]:
-    """Of the models that a repository in `format` has."""
+    """Returns the names of the models in a repository in `format`."""
     return {
         "torchscript": [*_WITH_EXAMPLE, *_WITH_CONFIG],
         "pair": [*_ROWS],
@@ -299,7 +300,7 @@ def _write_program(directory: Path, name: str) -> None:
     if name == "sentences":
         programs.save(path, make(name), [_SENTENCES], _any_sentences())
     else:
-        # torch.export takes a size of 1 for a constant.
+        # torch.export treats a size of 1 as a constant.
         example = [torch.cat([row, row]) for row in _ROWS[name]]
         programs.save(path, make(name), example, programs.any_batch(example))
 
@@ -325,7 +326,7 @@ def export(
 ) -> None:
     """Writes a model of the repository: the scripted module with an example or a config.pbtxt."""
     with warnings.catch_warnings():
-        # PyTorch deprecates TorchScript, which is what the server serves.
+        # PyTorch deprecates TorchScript.
         warnings.simplefilter("ignore")
         scripted = torch.jit.script(module.eval())
         if inputs is not None:
@@ -343,8 +344,8 @@ def export_pair(
     config: str | None = None,
     **options: Any,
 ) -> None:
-    """Writes a model of the repository as an exported pair: inputs, options: as braid.export's. The
-    config.pbtxt is its own, or `config`."""
+    """Writes a model of the repository as an exported pair. inputs, options: of braid.export.
+    config: replaces the generated config.pbtxt."""
     braid.export(module, inputs, directory, "pair", **{"precisions": [], **options})
     if config is not None:
         (directory / "config.pbtxt").write_text(config)

@@ -1,4 +1,4 @@
-"""Plain PyTorch, on one thread: what the server's training must come to."""
+"""Reference training in plain PyTorch on one thread, for comparison with the server."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LOSSES = {"cross_entropy": functional.cross_entropy, "mse": functional.mse_loss}
 
 @dataclass(frozen=True)
 class Run:
-    """losses: one for each step, before its update. state: parameters and buffers at the end."""
+    """losses: the loss of each step before its update. state: final parameters and buffers."""
 
     losses: list[float]
     state: dict[str, np.ndarray]
 
 
 def make_optimizer(module: nn.Module, spec: dict) -> torch.optim.Optimizer:
-    """The optimizer that `spec` names, with its parameters, as braid's client takes it."""
+    """Returns the optimizer of `spec`, which has the form that the Braid client takes."""
     parameters = {key: value for key, value in spec.items() if key != "name"}
     return getattr(torch.optim, spec["name"])(module.parameters(), **parameters)
 
@@ -43,8 +43,8 @@ def state_of(module: nn.Module) -> dict[str, np.ndarray]:
 
 
 def forward_in_chunks(module: nn.Module, x: Tensor, replicas: int) -> Tensor:
-    """What `replicas` replicas give together: each sees its chunk alone, and the buffers are as
-    the first one leaves them."""
+    """Returns the joint outputs of `replicas` replicas. Each sees only its chunk. The buffers are
+    those that the first replica leaves."""
     chunks = torch.chunk(x, replicas)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     outputs = [module(chunks[0])]
@@ -62,22 +62,25 @@ def _finalize(x: int) -> int:
 
 
 def _mix(seed: int, stream: int) -> int:
-    """As server/base/random_seed.h."""
+    """Mirrors server/base/random_seed.h."""
     return _finalize(_finalize(seed) ^ stream)
 
 
 def seeded_forward_in_chunks(
     forward: Callable[..., Tensor], inputs: dict[str, Tensor], replicas: int, seed: int, step: int
 ) -> Tensor:
-    """forward(**chunk) of each replica's chunk, concatenated.
+    """Returns the concatenated outputs of forward(**chunk) for each replica's chunk.
 
-    seed: the trainer's. step: the number of the operation.
+    Seeds PyTorch's generator like the server does for each chunk of each step, so models with
+    dropout can be compared exactly.
+
+    seed: of the trainer. step: the number of the operation.
     """
     names = list(inputs)
     outputs, row = [], 0
     with torch.random.fork_rng():
         for chunk in zip(*(torch.chunk(value, replicas) for value in inputs.values())):
-            # Of the operation, the stage (the only one is 0) and the chunk's first row.
+            # Mixes the operation, the stage (always 0) and the first row of the chunk.
             torch.manual_seed(_mix(_mix(_mix(seed, step), 0), row))
             outputs.append(forward(**dict(zip(names, chunk))))
             row += len(chunk[0])
@@ -91,7 +94,7 @@ def train(
     loss: str,
     replicas: int = 1,
 ) -> Run:
-    """One step a batch, in training mode, chunk by chunk as on `replicas` replicas."""
+    """Runs one step per batch in training mode, chunk by chunk as on `replicas` replicas."""
     module.train()
     stepper = make_optimizer(module, optimizer)
     losses = []
@@ -105,7 +108,7 @@ def train(
 
 
 def dataset(model: str, rows: int = 1000) -> tuple[Tensor, Tensor]:
-    """Inputs for `model` and class indices that can be learned from them, always the same."""
+    """Returns fixed inputs for `model` and class indices that can be learned from them."""
     generator = torch.Generator().manual_seed(7)
     shape, classes = DATA[model.removesuffix("64")]
     x = torch.randn(rows, *shape, generator=generator, dtype=torch.float64)
@@ -115,7 +118,7 @@ def dataset(model: str, rows: int = 1000) -> tuple[Tensor, Tensor]:
 
 
 def batches_of(model: str, loss: str, rows: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """`steps` batches of `rows` rows, drawn anew from the dataset for every pass over it."""
+    """Yields `steps` batches of `rows` rows, sampled again for every pass over the dataset."""
     x, labels = dataset(model)
     target = labels
     if loss == "mse":
@@ -130,13 +133,13 @@ def batches_of(model: str, loss: str, rows: int, steps: int) -> Iterator[tuple[T
 def reference(
     model: str, optimizer: tuple, loss: str, rows: int, steps: int, replicas: int = 1
 ) -> Run:
-    """`train` on `batches_of`; computed once. optimizer: the spec's items."""
+    """Returns `train` on `batches_of`, cached. optimizer: the items of the spec."""
     batches = batches_of(model, loss, rows, steps)
     return train(models.make(model), batches, dict(optimizer), loss, replicas)
 
 
 def assert_equal_runs(actual: Run, wanted: Run, tolerance: float) -> None:
-    """Losses and state differ by no more than `tolerance`, absolutely."""
+    """Checks that losses and state differ by at most `tolerance` (absolute)."""
     np.testing.assert_allclose(actual.losses, wanted.losses, rtol=0, atol=tolerance)
     assert actual.state.keys() == wanted.state.keys()
     for name, value in wanted.state.items():

@@ -1,4 +1,4 @@
-"""Waiting for what another process does."""
+"""Waiting for other processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def settled(value: Callable[[], Any], seconds: float = 1) -> Any:
-    """What `value` returns once it has not changed for `seconds`."""
+    """Returns the result of `value` after it has not changed for `seconds`."""
     last, since = value(), time.monotonic()
     while time.monotonic() - since < seconds:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What probes ask a server, over gRPC and over HTTP."""
+"""Health probes over gRPC and HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check(server: Server, port: str, name: str) -> int:
 
 
 def get(server: Server, path: str, method: str = "GET") -> tuple[int, str]:
-    """(status, body)"""
+    """Returns (status, body)."""
     connection = http.client.HTTPConnection("127.0.0.1", server.ready["metrics_port"], timeout=30)
     connection.request(method, path)
     reply = connection.getresponse()

@@ -1,4 +1,4 @@
-"""Files that torch.export and AOTInductor write: models that are run and never trained."""
+"""Inference-only files that torch.export and AOTInductor write."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as symbolic_shapes
 from torch.utils import _pytree as pytree
 
-# An argument: a tensor, or tuples, lists and dicts of them.
+# Arguments of forward: tensors, or tuples, lists and dicts of tensors.
 Example = Sequence[Any]
-# For each tensor of an example which of its dimensions are of any size.
+# The dynamic dimensions of each tensor of an example.
 Sizes = Sequence[Any]
 
 
 def any_batch(example: Example, **bounds: int) -> Sizes:
-    """All tensors have as many rows as each other. bounds: min, max."""
+    """Makes the first dimension of all tensors dynamic and equal. bounds: min, max."""
     rows = Dim("rows", **bounds)
     return pytree.tree_map(lambda _: {0: rows}, tuple(example))
 
@@ -43,7 +43,7 @@ def compile(
 def compile_from_one(
     path: Path, module: nn.Module, example: Example, sizes: Sizes
 ) -> None:
-    """As `compile`, for sizes of 1 too: else PyTorch takes 1 for a case of its own."""
+    """Like `compile`, but also allows sizes of 1, which PyTorch otherwise specializes."""
     with symbolic_shapes.patch(backed_size_oblivious=True):
         compile(path, module, example, sizes)
 

@@ -1,4 +1,4 @@
-"""A Prometheus of its own, on the loopback interface, for tests."""
+"""A Prometheus server on the loopback interface, for tests."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _LISTENING = re.compile(r'msg="Listening on".* address=(\S+)')
 
 
 class Refused(Exception):
-    """Prometheus answered with an error, which is the message."""
+    """An error from Prometheus, with its message."""
 
 
 class Prometheus:
-    """As a context it runs, and must end well. Its log and data go to `directory`."""
+    """Context manager that runs Prometheus and checks its exit code. Writes its log and data to
+    `directory`."""
 
     def __init__(self, config: dict, directory: Path) -> None:
         if not BINARY.exists():
@@ -63,7 +64,7 @@ class Prometheus:
         assert code == 0, self._log.read_text()
 
     def ask(self, path: str, **parameters: str) -> object:
-        """What the HTTP API says under `path`. Refused for a query that it does not understand."""
+        """Calls the HTTP API at `path`. Raises Refused for an invalid query."""
         url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=30) as reply:
@@ -72,7 +73,7 @@ class Prometheus:
             raise Refused(json.load(error)["error"]) from error
 
     def values(self, query: str, at: float | None = None) -> list[float]:
-        """One for each series of the query's answer, now or at a moment."""
+        """Evaluates the query now or at time `at`. Returns one value per series."""
         moment = {} if at is None else {"time": str(at)}
         answer = self.ask("query", query=query, **moment)
         if answer["resultType"] == "scalar":

@@ -1,4 +1,4 @@
-"""The protocol's messages and calls, raw: for requests that no client library would send."""
+"""Raw protocol messages and calls, for requests that no client library would send."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DATATYPES = {
 
 
 def _load() -> descriptor_pool.DescriptorPool:
-    # A pool of its own: tritonclient registers messages of the same names in the default one.
+    # A separate pool: tritonclient registers messages with the same names in the default pool.
     pool = descriptor_pool.DescriptorPool()
     data = (ROOT / "client/python/braid/protocol.binpb").read_bytes()
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
@@ -41,7 +41,7 @@ POOL = _load()
 
 
 def message(name: str) -> Any:
-    """The class of a message: "braid.v1.StepRequest"."""
+    """Returns the class of a message, such as "braid.v1.StepRequest"."""
     return message_factory.GetMessageClass(POOL.FindMessageTypeByName(name))
 
 
@@ -50,7 +50,7 @@ def channel(address: str) -> grpc.Channel:
 
 
 class Stub:
-    """A service's methods, by name, each taking its request message: stub.Step(request).
+    """The methods of a service by name, each taking its request message: stub.Step(request).
 
     service: the full name, "braid.v1.TrainingService".
     Every call has a deadline of CALL_SECONDS.
@@ -83,7 +83,7 @@ class _Call:
 
 
 def tensor(name: str, array: np.ndarray) -> Any:
-    """A braid.v1.Tensor of `array`'s shape, datatype and bytes."""
+    """Returns a braid.v1.Tensor with the shape, datatype and bytes of `array`."""
     return message("braid.v1.Tensor")(
         name=name,
         datatype=_DATATYPES[array.dtype.name],
@@ -93,7 +93,7 @@ def tensor(name: str, array: np.ndarray) -> Any:
 
 
 def violated_fields(error: grpc.RpcError) -> list[str]:
-    """The fields that the status's google.rpc.BadRequest names."""
+    """Returns the fields that the status's google.rpc.BadRequest names."""
     metadata = dict(error.trailing_metadata() or ())
     status = message("google.rpc.Status").FromString(metadata.get("grpc-status-details-bin", b""))
     bad_request = message("google.rpc.BadRequest")()

@@ -1,4 +1,4 @@
-"""A trainer that is operated by raw messages, so that wrong ones can be sent."""
+"""A trainer that is controlled by raw messages, so that tests can send invalid ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _numbers = itertools.count()
 
 
 class RawTrainer:
-    """Counts its own sequence numbers; names itself.
+    """Counts its sequence numbers and chooses its name.
 
-    loss, optimizer, options: as dicts of the protocol's messages; None: no loss.
+    loss, optimizer, options: dicts of the protocol's messages; None for no loss.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RawTrainer:
         targets: dict[str, np.ndarray] | None = None,
         **fields: Any,
     ) -> Any:
-        """A good request of the operation `method`, with the next sequence number."""
+        """Returns a valid request of operation `method` with the next sequence number."""
         tensors = {
             field: [tensor(name, array) for name, array in arrays.items()]
             for field, arrays in (("inputs", inputs), ("targets", targets))
@@ -59,18 +59,18 @@ class RawTrainer:
         return getattr(self.stub, method)(request)
 
     def apply(self, method: str, *arguments: Any, **fields: Any) -> Any:
-        """Sends a good request; the operation then counts. Returns the reply."""
+        """Sends a valid request and increments the sequence number. Returns the reply."""
         reply = self.send(method, self.request(method, *arguments, **fields))
         self.sequence += 1
         assert reply.status.applied_sequence == self.sequence
         return reply
 
     def info(self) -> Any:
-        """The braid.v1.Trainer as it stands."""
+        """Returns the trainer's braid.v1.Trainer message."""
         return self.stub.GetTrainer(message("braid.v1.GetTrainerRequest")(name=self.name)).trainer
 
     def state(self) -> dict[str, bytes]:
-        """The bytes of every parameter and buffer."""
+        """Returns the bytes of every parameter and buffer."""
         request = message("braid.v1.GetStateDictRequest")(trainer=self.name)
         state: dict[str, bytes] = {}
         for piece in self.stub.GetStateDict(request):
@@ -79,7 +79,7 @@ class RawTrainer:
         return state
 
     def snapshot(self) -> tuple[dict[str, bytes], bytes]:
-        """All that can be seen of the trainer, for comparison."""
+        """Returns all visible state of the trainer, for comparison."""
         return self.state(), self.info().SerializeToString(deterministic=True)
 
     def delete(self) -> None:

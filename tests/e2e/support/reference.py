@@ -1,4 +1,4 @@
-"""Training by plain PyTorch on one device, a step at a time: what the server's comes to."""
+"""Reference training in plain PyTorch on one device, step by step."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _LOSSES = {
 class Reference:
     """A model of `training_models` in training.
 
-    optimizer, losses, groups, schedule: as `Client.create_trainer` takes them.
-    losses: or a function of outputs and targets, both by name.
+    optimizer, losses, groups, schedule: in the form of `Client.create_trainer`.
+    losses may also be a function of outputs and targets, both by name.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Reference:
         return loss.item()
 
     def update(self, metric: float | None = None) -> None:
-        """metric: what a plateau schedule looks at."""
+        """metric: the value that a plateau schedule observes."""
         self.stepper.step()
         self.stepper.zero_grad()
         if isinstance(self.scheduler, lr_scheduler.ReduceLROnPlateau):
@@ -78,7 +78,7 @@ class Reference:
 
 
 def by_name(value: Tensor | tuple | dict, path: str = "") -> Tensors:
-    """Outputs under the names that the server gives them."""
+    """Returns outputs under the names that the server gives them."""
     if isinstance(value, Tensor):
         return {path or "output__0": value}
     if isinstance(value, tuple) and not path:
@@ -91,7 +91,7 @@ def by_name(value: Tensor | tuple | dict, path: str = "") -> Tensors:
 
 
 def make_optimizer(module: nn.Module, spec: dict, groups: Sequence[dict] = ()) -> Optimizer:
-    """As the server makes it: a parameter is in the first group whose pattern its name has."""
+    """Makes the server's optimizer: a parameter is in the first group whose pattern matches it."""
     members: list[list[nn.Parameter]] = [[] for _ in range(len(groups) + 1)]
     for name, parameter in module.named_parameters():
         fitting = (g for g, group in enumerate(groups) if re.search(group["pattern"], name))
@@ -108,7 +108,7 @@ def make_optimizer(module: nn.Module, spec: dict, groups: Sequence[dict] = ()) -
 
 
 def loss_of(spec: str | dict, output: Tensor, target: Tensor) -> Tensor:
-    """One loss without its factor."""
+    """Computes one loss without its factor."""
     parameters = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = parameters.pop("name")
     for key in ("factor", "output", "target"):

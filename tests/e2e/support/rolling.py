@@ -22,8 +22,8 @@ from e2e.support.server import Server
 CALL_SECONDS = 20
 THREADS = 8
 ROUND_ROBIN = {"loadBalancingConfig": [{"round_robin": {}}]}
-# How a client keeps clear of a server that goes: not at all, it watches its health, or it tries
-# again elsewhere.
+# How a client avoids a server that shuts down: not at all, by watching its health, or by retrying
+# on the other server.
 SERVICE_CONFIGS = {
     "plain": {},
     "health": {**ROUND_ROBIN, "healthCheckConfig": {"serviceName": "readiness"}},
@@ -47,8 +47,8 @@ SERVICE_CONFIGS = {
 
 @dataclass
 class Outcome:
-    """replies: how many were good. failures: of the others, when, code and details.
-    seconds: from the first request to the last reply, once that is there."""
+    """replies: number of successful replies. failures: time, code and details of each failure.
+    seconds: from the first request to the last reply, set at the end."""
 
     replies: int = 0
     failures: list[tuple[float, str]] = field(default_factory=list)
@@ -56,21 +56,21 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """Good replies a second."""
+        """Returns the successful replies per second."""
         return self.replies / self.seconds
 
 
 class Load:
-    """As a context: sends inference requests, `rate` a second in all, to the servers at `addresses`
-    in turn; afterwards `outcome` says what came of them.
+    """Context manager that sends `rate` inference requests per second to the servers at `addresses`
+    in turn. The result is in `outcome` afterwards.
 
-    At most THREADS wait for their replies at once. What is late for that is made up for as fast as
-    these come."""
+    At most THREADS requests are in flight. Late requests are sent as soon as a thread is free.
+    """
 
     def __init__(self, addresses: list[str], client: str, rate: float = 1000) -> None:
         options = [
             ("grpc.service_config", json.dumps(SERVICE_CONFIGS[client])),
-            # It is back with a server that was started again within a test's patience.
+            # Reconnects to a restarted server within a test's timeout.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 500),
         ]
@@ -115,12 +115,12 @@ class Load:
                     self.outcome.failures.append((time.monotonic(), failure))
 
     def _seconds_until(self, number: int) -> float:
-        """Until a request is due; 0 for one that is late."""
+        """Returns the time until a request is due; 0 if it is late."""
         return max(self._began + number / self._rate - time.monotonic(), 0)
 
 
 class Fleet:
-    """Two servers of the model mlp, on ports that stay theirs."""
+    """Two servers of the model mlp on fixed ports."""
 
     def __init__(self, repository: Path, directory: Path, flags: dict[str, str]) -> None:
         self.servers = []
@@ -135,7 +135,7 @@ class Fleet:
         return [server.address for server in self.servers]
 
     def replace(self, server: Server) -> None:
-        """Ends `server` in good order, starts it again, and waits until clients are back."""
+        """Shuts `server` down, restarts it and waits until clients are connected again."""
         server.stop()
         server.start()
         wait_until(lambda: _samples(server) > 0)

@@ -16,17 +16,17 @@ STOP_SECONDS = 60
 
 
 class Server:
-    """One server process. Its log goes to a file, its data to a directory of its own.
+    """One server process. Writes its log to a file and its data to a separate directory.
 
     repository: the model repository that it serves.
-    devices: as the flag of that name, "cpu*2".
+    devices: value of the flag --devices, "cpu*2".
     directory: an empty or new directory for the log, the data and the ready file.
-    flags: more flags, which come last.
-    data: whether it has a data directory, for what outlives it.
-    environment: variables beside those of this process.
-    open_files: how many it may have open, "SOFT:HARD"; default: as many as this process.
+    flags: more flags, appended last.
+    data: True if the server has a data directory for persistent state.
+    environment: variables in addition to those of this process.
+    open_files: limit of open files, "SOFT:HARD"; default: that of this process.
 
-    As a context it runs, and must end well when it is left without an error.
+    Context manager: starts the server and checks its exit code, unless the body raised.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Server:
         self.log_path = directory / "log"
         self.ready_path = directory / "ready.json"
         self._command = [
-            # It becomes the server.
+            # Replaces this process, so the pid is the server's.
             *(["prlimit", f"--nofile={open_files}"] if open_files else []),
             str(BINARY),
             f"--model_repository={repository}",
@@ -60,7 +60,7 @@ class Server:
         self.ready: dict = {}
 
     def start(self) -> Server:
-        """Returns when the server is ready. RuntimeError, with the log, if it ends instead."""
+        """Returns when the server is ready. Raises RuntimeError with the log if it exits."""
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 self._command,
@@ -91,7 +91,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Of the gRPC services: "127.0.0.1:41233"."""
+        """Address of the gRPC services, "127.0.0.1:41233"."""
         return f"127.0.0.1:{self.ready['grpc_port']}"
 
     @property
@@ -106,32 +106,32 @@ class Server:
         return cpu_seconds(self.process.pid)
 
     def resident_bytes(self) -> int:
-        """The memory that the process holds now."""
+        """Returns the process's resident memory in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
 
     def open_files(self) -> set[int]:
-        """Its file descriptors."""
+        """Returns the targets of its file descriptors."""
         return {int(name) for name in os.listdir(f"/proc/{self.process.pid}/fd")}
 
     def terminate(self) -> None:
-        """Asks the server to drain and end; returns at once."""
+        """Asks the server to drain and exit. Returns at once."""
         self.process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """The exit code, once the process has ended."""
+        """Waits for the process to exit. Returns the exit code."""
         return self.process.wait(timeout=STOP_SECONDS)
 
     def stop(self) -> None:
-        """Asks the server to end, waits until it has, and demands that it ended well."""
+        """Asks the server to exit, waits for it and checks that the exit code is 0."""
         if self.process.poll() is None:
             self.terminate()
         code = self.wait()
         assert code == 0, f"exit code {code}\n{self.log}"
 
     def kill(self) -> None:
-        """Ends the process, if it has not, without ceremony: for finalizers."""
+        """Kills the process if it is running. For finalizers."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(timeout=STOP_SECONDS)
@@ -145,16 +145,16 @@ class Server:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all the process's threads, since it was started."""
-    return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid() makes it
+    """Returns the CPU time of all threads of a process since it started."""
+    return time.clock_gettime(~pid << 3 | 2)  # Encoding of clock_getcpuclockid().
 
 
 def run_to_exit(
     *flags: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess:
-    """Runs the server with only `flags`, which must make it end by itself.
+    """Runs the server with only `flags`, which must make it exit by itself.
 
-    environment: variables beside those of this process.
+    environment: variables in addition to those of this process.
     """
     return subprocess.run(
         [str(BINARY), *flags],

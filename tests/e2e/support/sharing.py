@@ -1,4 +1,4 @@
-"""Directories that the processes of pytest-xdist share."""
+"""Directories shared by the processes of pytest-xdist."""
 
 from __future__ import annotations
 

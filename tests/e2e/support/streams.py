@@ -1,4 +1,4 @@
-"""The method Stream, raw: for requests that no client library would send."""
+"""Raw calls of the Stream method, for requests that no client library would send."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ StreamRequest = message("braid.v1.StreamRequest")
 
 
 def operation(method: str, request: Any) -> Any:
-    """The operation as a message of a stream."""
+    """Wraps an operation in a stream message."""
     return StreamRequest(**{_FIELDS[method]: request})
 
 
 def open_stream(address: str, requests: Iterable[Any]) -> Any:
-    """gRPC's call, whose replies are iterated: braid.v1.StreamResponse messages."""
+    """Returns the gRPC call, an iterator of braid.v1.StreamResponse."""
     method = channel(address).stream_stream(
         "/braid.v1.TrainingService/Stream",
         request_serializer=lambda request: request.SerializeToString(),
@@ -37,7 +37,7 @@ def open_stream(address: str, requests: Iterable[Any]) -> Any:
 
 
 def exchange(address: str, requests: Iterable[Any]) -> tuple[list[Any], grpc.RpcError | None]:
-    """The replies, each the message inside, and how the call failed, if it did."""
+    """Returns the unwrapped replies, and the error if the call failed."""
     replies = []
     try:
         for reply in open_stream(address, requests):
@@ -48,7 +48,7 @@ def exchange(address: str, requests: Iterable[Any]) -> tuple[list[Any], grpc.Rpc
 
 
 def load_cutting_proxy() -> type:
-    """The proxy of the Python client's tests, which are no package."""
+    """Loads the proxy from the Python client's tests, which are not a package."""
     path = ROOT / "client/python/tests/cutting_proxy.py"
     spec = importlib.util.spec_from_file_location("cutting_proxy", path)
     module = importlib.util.module_from_spec(spec)

@@ -47,7 +47,7 @@ class Masked(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Rows times `factor`, to the power of `power`, negated or not."""
+    """Multiplies rows by `factor`, raises them to `power` and optionally negates them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Scaled(nn.Module):
 
 
 class MaybeScaled(nn.Module):
-    """Numbers that may be None."""
+    """Takes numbers that may be None."""
 
     def forward(self, x: Tensor, factor: float | None = None, shift: int | None = 3) -> Tensor:
         if factor is not None:
@@ -68,7 +68,7 @@ class MaybeScaled(nn.Module):
 
 
 class Demanding(nn.Module):
-    """As Scaled, but its number has no default."""
+    """Like Scaled, but its number has no default."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,14 +91,14 @@ def scaled() -> Scaled:
 
 
 class Leaves(nn.Module):
-    """Outputs in a tuple in a dict."""
+    """Returns a tuple in a dict."""
 
     def forward(self, a: Tensor, b: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         return {"both": (a + b, a - b), "swapped": (b, a)}
 
 
 class Outputs(NamedTuple):
-    """As torchvision's GoogLeNet returns them, scripted."""
+    """Outputs of torchvision's scripted GoogLeNet."""
 
     logits: Tensor
     aux: Optional[Tensor]  # noqa: UP045
@@ -106,7 +106,7 @@ class Outputs(NamedTuple):
 
 
 class Auxiliary(nn.Module):
-    """What is None in evaluation stands between what is not."""
+    """Returns None in evaluation mode for an output between two others."""
 
     def forward(self, x: Tensor) -> Outputs:
         aux: Optional[Tensor] = None  # noqa: UP045
@@ -116,7 +116,7 @@ class Auxiliary(nn.Module):
 
 
 class KeyedAuxiliary(nn.Module):
-    """As Auxiliary, by keys."""
+    """Like Auxiliary, with a dict."""
 
     def forward(self, x: Tensor) -> dict[str, Optional[Tensor]]:  # noqa: UP045
         outputs: dict[str, Optional[Tensor]] = {}  # noqa: UP045
@@ -126,13 +126,13 @@ class KeyedAuxiliary(nn.Module):
 
 
 def _rows(count: int) -> list[Tensor]:
-    """Each of its own: torch.export takes a tensor that is given twice for one input."""
+    """Returns distinct tensors: torch.export treats a tensor that is passed twice as one input."""
     return [torch.zeros(2, 2) for _ in range(count)]
 
 
 @dataclass(frozen=True)
 class Structured:
-    """example: forward's arguments. names: what config.pbtxt calls inputs and outputs; if None the
+    """example: arguments of forward. names: of inputs and outputs in config.pbtxt; None if the
     example describes the model."""
 
     make: Callable[[], nn.Module]
@@ -141,7 +141,7 @@ class Structured:
 
 
 def _make_models() -> dict[str, Structured]:
-    """By the names of the leaves, and some by Triton's names as well."""
+    """Returns models with the names of the leaves, some also with Triton's names."""
     x, two = tuple(_rows(1)), tuple(_rows(2))
     pair = (tuple(_rows(2)), *x)
     keys = ({"a": two[0], "b": two[1]},)
@@ -184,8 +184,8 @@ def _make_models() -> dict[str, Structured]:
 
 
 _MODELS = _make_models()
-# A pair's inputs are tensors, under names of their own. torch.export knows no NamedTuple that
-# that nobody registered, and makes a constant of a number or None. One compiled stands for all: each takes 5 s.
+# The inputs of a pair are tensors with their own names. torch.export supports only registered
+# NamedTuples and makes a number or None a constant. Compiling takes 5 s, so one model is enough.
 _WITH_NONE = [name for name in _MODELS if "auxiliary" in name or name == "absent"]
 _HELD = {
     "torchscript": [
@@ -204,7 +204,7 @@ _HELD = {
 
 
 def names_in(format: str) -> list[str]:
-    """Of the models that a repository in `format` has."""
+    """Returns the names of the models in a repository in `format`."""
     return _HELD[format]
 
 

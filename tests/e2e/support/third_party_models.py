@@ -17,7 +17,7 @@ WORDS = 100
 
 
 def bert_config(name: str, more_inputs: str = "", first_output: str = "") -> str:
-    """Of a BERT that takes sentences of any length."""
+    """Config of a BERT that takes sentences of any length."""
     return f"""
 name: "{name}"
 backend: "pytorch"
@@ -32,14 +32,14 @@ output [ {first_output} {{ name: "logits" data_type: TYPE_FP64 dims: [ {CLASSES}
 
 
 def resnet18() -> nn.Module:
-    """Its residual branches start at zero, as is usual: else the first steps are so wild that
-    rounding errors grow to the size of the losses."""
+    """Zero-initializes the residual branches, as is usual. Otherwise the first steps are so
+    unstable that rounding errors grow to the size of the losses."""
     torch.manual_seed(0)
     return torchvision.models.resnet18(num_classes=CLASSES, zero_init_residual=True).double()
 
 
 def bert(dropout: float = 0.0) -> nn.Module:
-    """Classifies sentences of up to 32 words; given labels it returns its loss, then the logits."""
+    """Classifies sentences of up to 32 words. Given labels, returns the loss, then the logits."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=WORDS,
@@ -51,14 +51,14 @@ def bert(dropout: float = 0.0) -> nn.Module:
         num_labels=CLASSES,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
-        # Tuples instead of a dict of its own kind, which a trace cannot return.
+        # Tuples instead of a ModelOutput, which a trace cannot return.
         torchscript=True,
     )
     return transformers.BertForSequenceClassification(config).double()
 
 
 def image_batches(count: int, rows: int) -> list[Batch]:
-    """Of 3×16×16, where the class is the brightest channel: a model can learn it."""
+    """Yields images of 3×16×16 whose class is the brightest channel."""
     generator = torch.Generator().manual_seed(1)
     batches: list[Batch] = []
     for _ in range(count):
@@ -69,7 +69,7 @@ def image_batches(count: int, rows: int) -> list[Batch]:
 
 
 def sentence_batches(count: int, rows: int, length: int = 12) -> list[Batch]:
-    """Padded sentences; the class is the first word's number modulo 3."""
+    """Yields padded sentences whose class is the first word's index modulo 3."""
     generator = torch.Generator().manual_seed(2)
     batches: list[Batch] = []
     for _ in range(count):
@@ -82,16 +82,16 @@ def sentence_batches(count: int, rows: int, length: int = 12) -> list[Batch]:
 
 
 def trace(module: nn.Module, inputs: dict[str, Tensor]) -> torch.jit.ScriptModule:
-    """Records what `module` does in its present mode: BERT's Python is beyond torch.jit.script. The
-    trace takes other batch sizes and lengths, but dropout stays as it was, whatever the mode."""
+    """Traces `module` in its present mode, because torch.jit.script does not support BERT's Python.
+    The trace accepts other batch sizes and lengths, but keeps the dropout of that mode."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # A second run would draw other random numbers than the first, and be found to differ.
+        # A second run would draw other random numbers, and the check would fail.
         return torch.jit.trace(module, example_kwarg_inputs=inputs, check_trace=False)
 
 
 def export_pairs(repository: Path, length: int) -> None:
-    """The models of `export_all` as exported pairs, resnet18_pair and so on, for sentences of
+    """Exports the models of `export_all` as pairs, resnet18_pair and so on, for sentences of
     `length` words."""
     ((image, _),) = image_batches(1, 2)
     ((sentences, targets),) = sentence_batches(1, 2, length)
@@ -105,8 +105,8 @@ def export_pairs(repository: Path, length: int) -> None:
 
 
 def export_all(repository: Path) -> None:
-    """resnet18, scripted; bert, bert_with_loss (its labels are an input) and bert_with_dropout,
-    traced."""
+    """Writes resnet18, scripted, and bert, bert_with_loss (its labels are an input) and
+    bert_with_dropout, traced."""
     image = torch.zeros(1, 3, 16, 16, dtype=torch.float64)
     models.export(repository / "resnet18", resnet18(), inputs=[image])
     sentences, targets = sentence_batches(1, 2)[0]

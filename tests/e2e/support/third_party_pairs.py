@@ -1,5 +1,5 @@
-"""Models of torchvision and transformers as exported pairs: how each is made and trained, by PyTorch
-and by a server."""
+"""Models of torchvision and transformers as exported pairs: how to make and train each, in PyTorch
+and on a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from e2e.support.third_party_models import CLASSES
 from torch import Tensor, nn
 from torch.nn import functional
 
-# Divided evenly by none of 2, 3 and 4.
+# Not divisible by 2, 3 or 4.
 ROWS = 11
 SGD = {"name": "SGD", "lr": 0.005, "momentum": 0.9, "weight_decay": 1e-3}
 ADAMW = {"name": "AdamW", "lr": 1e-3, "weight_decay": 0.05}
@@ -28,7 +28,7 @@ SIDE = 16
 
 @dataclass(frozen=True)
 class Recipe:
-    """make: of the probability of dropout. batches: of count and rows."""
+    """make: takes the dropout probability. batches: takes count and rows."""
 
     make: Callable[[float], nn.Module]
     batches: Callable[[int, int], list[Batch]]
@@ -48,14 +48,14 @@ def _mobilenet_v3_small(dropout: float) -> nn.Module:
 
 
 def _vit_b_16(dropout: float) -> nn.Module:
-    """For images of one patch."""
+    """A model for images of one patch."""
     torch.manual_seed(0)
     make = torchvision.models.vit_b_16
     return make(num_classes=CLASSES, image_size=SIDE, dropout=dropout).double()
 
 
 def _small_vit(dropout: float) -> nn.Module:
-    """vit_b_16 with less of everything: it trains in a second."""
+    """A reduced vit_b_16 that trains in a second."""
     torch.manual_seed(0)
     return torchvision.models.VisionTransformer(
         image_size=SIDE,
@@ -84,7 +84,7 @@ RECIPES = {
 
 
 def export(repository: Path, name: str, dropout: float) -> str:
-    """Adds the model of a recipe to a repository; returns its name there."""
+    """Adds the model of a recipe to a repository. Returns its name there."""
     recipe = RECIPES[name]
     added = f"{name}_with_dropout" if dropout else name
     inputs, _ = recipe.batches(1, 2)[0]
@@ -93,13 +93,13 @@ def export(repository: Path, name: str, dropout: float) -> str:
 
 
 def first(outputs: Any) -> Tensor:
-    """The logits, which a model may return in a tuple."""
+    """Returns the logits, which may be in a tuple."""
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
 @functools.cache
 def in_pytorch(name: str, steps: int) -> Run:
-    """Over the whole batch, without dropout."""
+    """Trains on the whole batch, without dropout."""
     recipe = RECIPES[name]
 
     def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
@@ -113,8 +113,8 @@ def in_pytorch(name: str, steps: int) -> Run:
 def on_server(
     client: braid.Client, name: str, steps: int, model: str | None = None, **options: Any
 ) -> Run:
-    """model: what the repository calls it, if not `name`. Batch norm sees the whole batch, so the
-    replicas make no difference."""
+    """model: its name in the repository, if not `name`. Batch norm is synchronized, so the number
+    of replicas makes no difference."""
     recipe = RECIPES[name]
     return long_training.on_server(
         client,

@@ -1,5 +1,5 @@
-"""The rows of the error table for what a trainer is made of beside its optimizer, on the model
-chain: [-1, 10] → 5 classes, on the devices cpu:0 and cpu:1."""
+"""Error table of CreateTrainer without its optimizer, on the model chain: [-1, 10] → 5 classes, on
+the devices cpu:0 and cpu:1."""
 
 from __future__ import annotations
 

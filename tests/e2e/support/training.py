@@ -13,14 +13,14 @@ from e2e.support.oracle import Run, assert_equal_runs
 from e2e.support.reference import Batch, Reference
 from torch import Tensor
 
-# Of one step in float64, and of some twenty.
+# For one step in float64, and for about twenty.
 ONE_STEP = 1e-12
 MANY_STEPS = 1e-9
 
 
 @contextmanager
 def new_trainer(client: braid.Client, model: str, **options) -> Iterator[braid.Trainer]:
-    """A trainer with a name of its own, deleted in the end. options: as create_trainer's."""
+    """Creates a trainer with a unique name, deletes it at the end. options: of create_trainer."""
     trainer = client.create_trainer(model, name=f"{model}-{uuid.uuid4().hex}", **options)
     try:
         yield trainer
@@ -36,21 +36,21 @@ def train(
     loss: str,
     **options: object,
 ) -> Run:
-    """What oracle.train does, done by the server. options: as create_trainer's."""
+    """Runs oracle.train's training on the server. options: of create_trainer."""
     with new_trainer(client, model, loss=loss, optimizer=optimizer, **options) as trainer:
         losses = [trainer.step({"x": x}, {"target": y}).loss for x, y in batches]
         return Run(losses, trainer.state_dict())
 
 
 def on(replicas: int) -> list[dict]:
-    """The stages of a trainer on so many of a server's devices."""
+    """Returns the stages of a trainer on that many of a server's devices."""
     return [{"devices": [f"cpu:{i}" for i in range(replicas)]}]
 
 
 def run(
     client: braid.Client, model: str, batches: Iterable[Batch], replicas: int = 3, **options
 ) -> Run:
-    """A step for each batch, of inputs and targets by name. options: as create_trainer's."""
+    """Runs a step per batch of inputs and targets by name. options: of create_trainer."""
     with new_trainer(client, model, **{"stages": on(replicas), **options}) as trainer:
         losses = [trainer.step(*batch).loss for batch in batches]
         return Run(losses, trainer.state_dict())
@@ -67,7 +67,7 @@ def compare(
     tolerance: float = MANY_STEPS,
     **options,
 ) -> None:
-    """The server's training is PyTorch's. options: what makes no difference to the result."""
+    """Compares the server's training with PyTorch's. options: must not change the result."""
     wanted = Reference(model, optimizer, loss, groups).train(batches)
     actual = run(
         client,
@@ -91,19 +91,19 @@ def same_bits(one: Run, other: Run) -> bool:
 
 
 def rows(count: int, *shape: int, seed: int = 0) -> Tensor:
-    """Normally distributed rows in float64, the same every time."""
+    """Returns fixed, normally distributed rows in float64."""
     generator = torch.Generator().manual_seed(1000 * seed + count)
     return torch.randn(count, *shape, generator=generator, dtype=torch.float64)
 
 
 def classes(count: int, *shape: int, of: int = 5, seed: int = 0) -> Tensor:
-    """Class indices, the same every time."""
+    """Returns fixed class indices."""
     generator = torch.Generator().manual_seed(1000 * seed + count)
     return torch.randint(of, (count, *shape), generator=generator)
 
 
 def batches(steps: int, count: int, width: int = 10, of: int = 5) -> list[Batch]:
-    """Batches of "x" and class indices."""
+    """Returns batches of "x" and class indices."""
     return [
         ({"x": rows(count, width, seed=s)}, {"target": classes(count, of=of, seed=s)})
         for s in range(steps)
@@ -111,7 +111,7 @@ def batches(steps: int, count: int, width: int = 10, of: int = 5) -> list[Batch]
 
 
 def assert_state(trainer: braid.Trainer, reference: Reference, tolerance: float) -> None:
-    """The trainer's parameters and buffers are the reference's."""
+    """Checks that the trainer's parameters and buffers equal the reference's."""
     assert_equal_runs(Run([], trainer.state_dict()), Run([], reference.state()), tolerance)
 
 

@@ -1,4 +1,4 @@
-"""The rows of the error table for training operations, on the model chain: [6, 10] → 5 classes."""
+"""Error table of training operations, on the model chain: [6, 10] → 5 classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
 
 
 def replace(field: str, *tensors: Any) -> Callable[[Any], None]:
-    """Puts `tensors` in place of the request's inputs or targets."""
+    """Replaces the request's inputs or targets by `tensors`."""
 
     def change(request: Any) -> None:
         del getattr(request, field)[:]
@@ -52,7 +52,7 @@ def short_target(request: Any) -> None:
     request.targets[0].data = request.targets[0].data[:-1]
 
 
-# For Step and ForwardBackward, whatever the loss.
+# For Step and ForwardBackward with any loss.
 INPUT_ROWS = [
     Rejection("trainer", assigner(trainer="nosuch"), ("nosuch",), None, grpc.StatusCode.NOT_FOUND),
     Rejection("input name", inputs(X, "y"), ("'y'", "'x'"), "inputs[0].name"),

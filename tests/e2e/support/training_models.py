@@ -1,5 +1,5 @@
-"""Models whose training is compared with PyTorch's. In float64 unless their names say otherwise, so
-that many steps can be compared closely."""
+"""Models whose training is compared with PyTorch's. In float64 unless the name says otherwise, so
+that many steps can be compared with a small tolerance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 
 class Staged(nn.Module):
-    """Two parts, one after the other, for placements: 10 → 5."""
+    """Two consecutive parts, for placement: 10 → 5."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Cells(nn.Module):
 
 
 class TwoHeads(nn.Module):
-    """Two outputs by name, of one body: 6 → [4] and [1]."""
+    """Two named outputs of a shared body: 6 → [4] and [1]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class TwoHeads(nn.Module):
 
 
 class Nested(nn.Module):
-    """Outputs in a tuple in a dict, one of them one number a chunk."""
+    """Outputs in a tuple in a dict. One of them is a scalar for each chunk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Nested(nn.Module):
 
 
 class WithLoss(nn.Module):
-    """Returns its own loss of its own targets: one number, and one a row."""
+    """Returns its own loss for its own targets, as a scalar and per row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Normed(nn.Module):
 
 
 class InstanceNormed(nn.Module):
-    """Norms of single rows, beside one of the batch."""
+    """Instance norm next to batch norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Tied(nn.Module):
 
 
 class Branching(nn.Module):
-    """Takes a layer only for chunks with a positive number in column 0, and one layer never."""
+    """Skips a layer for chunks without a positive number in column 0, and never uses another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Branching(nn.Module):
 
 
 class Words(nn.Module):
-    """Words of a vocabulary of 1000 to 5 numbers each."""
+    """Embeds words of a vocabulary of 1000 in 5 dimensions."""
 
     def __init__(self, sparse: bool, scaled: bool = False) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Words(nn.Module):
 
 
 class Bags(nn.Module):
-    """The mean of a row's words, to 5 numbers."""
+    """Embeds the mean of a row's words in 5 dimensions."""
 
     def __init__(self, sparse: bool, scaled: bool = False) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Bags(nn.Module):
 
 
 class Root(nn.Module):
-    """The root of a weighted sum: its gradient is infinite at 0, and it is NaN below."""
+    """The root of a weighted sum: its gradient is infinite at 0, and its value is NaN below 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class Root(nn.Module):
 
 
 class Counted(nn.Module):
-    """Returns how often it was called in training."""
+    """Returns the number of calls in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class Counted(nn.Module):
 
 
 class Hungry(nn.Module):
-    """Takes 16 MiB for each row on its way."""
+    """Allocates 16 MiB per row temporarily."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def _half_precision() -> nn.Module:
     return models.Chain(10, 32, 32, 5, activation=nn.Tanh)
 
 
-# An example in the file would untie the weights: torch.utils.bundled_inputs copies them.
+# An example in the file would untie the weights, because torch.utils.bundled_inputs copies them.
 _TIED = """
 max_batch_size: 64
 input [ { name: "x" data_type: TYPE_FP64 dims: [ 6 ] } ]
@@ -232,7 +232,7 @@ def _word(*shape: int) -> Tensor:
     return torch.zeros(1, *shape, dtype=torch.int64)
 
 
-# Name → (module, example input, or the configuration).
+# Name → (module, and example input or config.pbtxt).
 _MODELS = {
     "net": (lambda: models.Chain(10, 8, 6, 5, activation=nn.Tanh), _row(10)),
     "line": (lambda: nn.Linear(5, 2), _row(5)),
@@ -241,7 +241,7 @@ _MODELS = {
     "heads": (TwoHeads, _row(6)),
     "nested": (Nested, _row(6)),
     "with_loss": (WithLoss, _WITH_LOSS),
-    "normed": (Normed, torch.zeros(2, 6).double()),  # one row has no variance
+    "normed": (Normed, torch.zeros(2, 6).double()),  # One row has no variance.
     "instance_normed": (InstanceNormed, torch.zeros(2, 6).double()),
     "tied": (Tied, _TIED),
     "branching": (Branching, _row(6)),
@@ -261,9 +261,9 @@ _MODELS = {
 
 
 FORMATS = ("torchscript", "pair")
-# Its course depends on values.
+# Its control flow depends on values.
 NO_PAIR = {"branching"}
-# Of braid.export.
+# Options of braid.export.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "float32": {"precisions": ["bfloat16", "float16"]},
     "staged": {"stages": [["features", "classifier"]]},
@@ -280,14 +280,14 @@ def _example(name: str) -> dict[str, Tensor] | tuple[Tensor, ...]:
 
 
 def make(name: str) -> nn.Module:
-    """The module that the repository holds under `name`: the same weights every time."""
+    """Returns the module that the repository has under `name`, always with the same weights."""
     torch.manual_seed(len(name))
     module, _ = _MODELS[name]
     return module() if name == "float32" else module().double()
 
 
 def export_all(repository: Path, format: str = "torchscript") -> None:
-    """Those that `format` can hold."""
+    """Exports the models that `format` can represent."""
     for name, (_, form) in _MODELS.items():
         if format == "pair":
             if name not in NO_PAIR:

@@ -1,7 +1,7 @@
-"""config.pbtxt with the settings, the names and the ways to write them that Triton's documentation,
-tutorials and tests show for models in TorchScript."""
+"""config.pbtxt files with the settings, names and notations of Triton's documentation, tutorials
+and tests for TorchScript models."""
 
-# Not batched, though the module takes a batch: the batch dimension is the configuration's.
+# Not batched, although the module takes a batch: the configuration has the batch dimension.
 RESNET50 = """
 name: "resnet50"
 platform: "pytorch_libtorch"
@@ -44,7 +44,7 @@ output [ {
 } ]
 """
 
-# Names with signs that no argument's name has, so their order is what tells.
+# The names contain signs that no argument name can have, so the order decides.
 INCEPTION = """
 name: "inception"
 backend: "pytorch"
@@ -91,7 +91,7 @@ output [
 ]
 """
 
-# All that a complete configuration says of a model on the CPU.
+# A complete configuration of a model on the CPU.
 CPU_INSTANCE = """
 name: "cpu_instance"
 platform: "pytorch_libtorch"
@@ -140,7 +140,7 @@ output [
 ]
 """
 
-# Lists of one tensor each, in turn.
+# Lists of one tensor each, in order.
 ANY_SIZE = """
 name: "any_size"
 platform: "pytorch_libtorch"

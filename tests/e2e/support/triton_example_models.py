@@ -1,4 +1,4 @@
-"""Small modules of random weights that take and give what those of Triton's examples do."""
+"""Small modules with random weights and the inputs and outputs of Triton's examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORDS = 1000
 
 
 class Residual(nn.Module):
-    """[n, 3, h, w] → [n, classes], as an image classifier's blocks do it."""
+    """[n, 3, h, w] → [n, classes], with the blocks of an image classifier."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Residual(nn.Module):
 
 
 class Maps(nn.Module):
-    """Scores that still have the image's dimensions: [1, 3, h, w] → [1, 10, 1, 1]."""
+    """Scores that keep the image's dimensions: [1, 3, h, w] → [1, 10, 1, 1]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class SumAndDifference(nn.Module):
 
 
 class Scores(nn.Module):
-    """As SumAndDifference, through layers: so every version says something else."""
+    """Like SumAndDifference, with weights, so that versions differ."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Scores(nn.Module):
 
 
 class Doubles(nn.Module):
-    """Two inputs of any shape, each of them doubled."""
+    """Doubles two inputs of any shape."""
 
     def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         return first * 2, second * 2
@@ -82,7 +82,7 @@ class Keyed(nn.Module):
 
 
 class RowByRow(nn.Module):
-    """[n] → [n]: the batch dimension is all there is."""
+    """[n] → [n]: the batch dimension is the only one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class RowByRow(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A transformer's outputs: states of the words, [n, words, 16], and the sentence's, [n, 16]."""
+    """Outputs of a transformer: word states, [n, words, 16], and sentence states, [n, 16]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
 
 
 class Sentiment(nn.Module):
-    """An encoder's dict of outputs, as transformers have it."""
+    """Encoder with transformers' dict of outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Sentiment(nn.Module):
 
 
 class Recognition(nn.Module):
-    """Text of an image, [n, 1, 32, 100]: for each of 26 places one of 37 signs."""
+    """Reads text in an image, [n, 1, 32, 100]: one of 37 characters at each of 26 positions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A model repository as Triton's documentation, tutorials and tests show it, of own modules."""
+"""A model repository like those in Triton's documentation, tutorials and tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def integers(dtype: type, low: int, high: int, *shape: int) -> np.ndarray:
 
 
 def sentences(rows: int, words: int) -> tuple[np.ndarray, np.ndarray]:
-    """The words, and which of them count: the first always does."""
+    """Returns words and a mask. The first word always counts."""
     mask = integers(np.int64, 0, 2, rows, words)
     mask[:, 0] = 1
     return integers(np.int64, 0, WORDS, rows, words), mask
@@ -50,14 +50,14 @@ def sentences(rows: int, words: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """make: the module, in evaluation mode, of one version.
+    """make: returns the module of a version in evaluation mode.
     config: the text of config.pbtxt.
-    inputs: several requests' tensors, in the order of forward's arguments.
-    outputs: the names of what the module returns, in its order; of a dict, its keys are those.
-    versions: what is in the repository.
+    inputs: the tensors of several requests, in the order of forward's arguments.
+    outputs: names of the module's outputs, in order, or the keys of a dict.
+    versions: the versions in the repository.
     keyed: forward takes all inputs as one dict.
-    traced: the file holds a trace of the module, not its script.
-    filename: the file in a version's folder.
+    traced: the file is a trace of the module, not a script.
+    filename: the file in the folder of a version.
     """
 
     make: Callable[[], nn.Module]
@@ -74,12 +74,12 @@ class Example:
         return text_format.Parse(self.config, model_config_pb2.ModelConfig())
 
     def module(self, version: int) -> nn.Module:
-        """The same weights every time, others in each version."""
+        """Returns the module. Each version has its own fixed weights."""
         torch.manual_seed(version)
         return self.make().eval()
 
     def answer(self, inputs: dict[str, np.ndarray], version: int) -> dict[str, Tensor]:
-        """What PyTorch says, in the shapes that clients see."""
+        """Returns PyTorch's outputs in the shapes that clients see."""
         tensors = self._tensors(inputs)
         arguments = (tensors,) if self.keyed else tuple(tensors.values())
         with torch.no_grad():
@@ -107,7 +107,7 @@ class Example:
 
     def _scripted(self, version: int) -> torch.jit.ScriptModule:
         with warnings.catch_warnings():
-            # PyTorch deprecates TorchScript, which is what the server serves.
+            # PyTorch deprecates TorchScript.
             warnings.simplefilter("ignore")
             if not self.traced:
                 return torch.jit.script(self.module(version))
@@ -118,7 +118,7 @@ class Example:
         return rows if self.parsed.max_batch_size > 0 else ()
 
     def _tensors(self, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        """The inputs in the shapes that the module takes."""
+        """Returns the inputs in the shapes that the module takes."""
         specs = {spec.name: spec for spec in self.parsed.input}
         return {
             name: torch.from_numpy(array).reshape(

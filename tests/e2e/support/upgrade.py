@@ -1,7 +1,7 @@
-"""Model repositories and data directories that other versions of PyTorch leave to a server.
+"""Model repositories and data directories of servers with other versions of PyTorch.
 
-`tests/e2e/upgrades/state-VERSION.tar.xz` has a repository and the data directory of a release of
-Braid on that version of PyTorch, `packages-VERSION.tar.xz` only a repository. To add one, run with
+`tests/e2e/upgrades/state-VERSION.tar.xz` has a repository and the data directory of a Braid release
+on that version of PyTorch. `packages-VERSION.tar.xz` has only a repository. To add one, run with
 that version's Python environment, in the checkout of the release or in this one:
 
     PYTHONPATH=client/python:tests python -m e2e.support.upgrade state-VERSION.tar.xz
@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 ARCHIVES = Path(__file__).parents[1] / "upgrades"
 ROWS = 6
-# Steps before the checkpoint, between it and the publication, and between that and the stop.
+# Steps before the checkpoint, between it and the publication, and from there to the stop.
 STEPS = (3, 2, 1)
 
 
 class ConvNet(nn.Module):
-    """Images of 8×8 in 3 channels, batch norm, 4 classes."""
+    """Takes images of 8×8 in 3 channels, has batch norm and 4 classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ConvNet(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Words of 20, 6 of them in a row, 4 classes."""
+    """Takes 6 words of a vocabulary of 20, has 4 classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Transformer(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An LSTM over 5 steps of 3 numbers, 4 classes."""
+    """An LSTM over 5 steps of 3 numbers, with 4 classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Recurrent(nn.Module):
 
 
 class Mlp(nn.Module):
-    """10 numbers, 4 classes; scripted."""
+    """Takes 10 numbers, has 4 classes; scripted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,19 +84,19 @@ class Mlp(nn.Module):
         return self.layers(x)
 
 
-# Models that are trained: module, format and optimizer.
+# Trained models: module, format and optimizer.
 TRAINED = {
     "convnet": (ConvNet, "pair", {"name": "AdamW", "lr": 0.01}),
     "transformer": (Transformer, "pair", {"name": "SGD", "lr": 0.05, "momentum": 0.9}),
     "recurrent": (Recurrent, "pair", {"name": "Adam", "lr": 0.01}),
     "mlp": (Mlp, "torchscript", {"name": "RMSprop", "lr": 0.01}),
 }
-# Name of the convnet as torch.export.save writes it.
+# Name of the convnet in the format of torch.export.save.
 PROGRAM = "program"
 
 
 def batch(model: str, number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns inputs and class indices for `model`: always the same, ROWS rows."""
+    """Returns fixed inputs and class indices for `model`, ROWS rows."""
     generator = np.random.default_rng(number)
     if model == "transformer":
         inputs = {"ids": generator.integers(0, 20, (ROWS, 6))}
@@ -123,7 +123,7 @@ def write_repository(directory: Path) -> None:
 
 
 def train(server: Server) -> None:
-    """Trains, saves a checkpoint, publishes and goes on, by STEPS."""
+    """Trains, saves a checkpoint, publishes and continues, by STEPS."""
     with braid.connect(server.address) as client:
         for model, (_, _, optimizer) in TRAINED.items():
             trainer = client.create_trainer(

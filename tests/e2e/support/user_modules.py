@@ -1,8 +1,8 @@
-"""Small modules as anybody may write them, for `braid.export` to make of them what it likes.
+"""Small modules like a user may write them. `braid.export` chooses the format.
 
-Half of them look across the rows of a batch. Others have several dims, or return odd structures.
-Whatever is exported has to answer each request as the module does, however requests are merged and
-split; `differences` finds out.
+Half of them mix the rows of a batch. Others have several dims, or return unusual structures. The
+exported model must answer each request like the module, however requests are merged and split.
+`differences` compares them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Rows of the requests that are sent at once. The largest is split where it may be.
+# Numbers of rows of concurrent requests. The largest is split if the model allows it.
 REQUESTS = (1, 2, 3, 5, 2, 1, 64, 4, 2, 3, 1, 7, 2, 300, 3, 1) * 3
 CLIENTS = 16
 RTOL, ATOL = 1e-4, 1e-5
@@ -28,7 +28,7 @@ Draw = Callable[[int, torch.Generator], Tensor]
 
 
 class Small(nn.Module):
-    """Layers for a function to use as it likes. Positional arguments are the inputs."""
+    """Layers for a function to use. Positional arguments are the inputs."""
 
     def __init__(self, function: Callable[..., Any], inputs: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Small(nn.Module):
 
 
 class Branches(nn.Module):
-    """Scripted: takes another course by the rows' sum."""
+    """Scripted. Branches on the sum of the rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Branches(nn.Module):
 
 
 class CentersLargeBatches(nn.Module):
-    """Scripted: asks for the number of rows."""
+    """Scripted. Reads the number of rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class CentersLargeBatches(nn.Module):
 
 
 class Iterates(nn.Module):
-    """Scripted: until all rows have come to rest."""
+    """Scripted. Iterates until all rows have converged."""
 
     def forward(self, x: Tensor) -> Tensor:
         steps = 0
@@ -91,7 +91,7 @@ class Iterates(nn.Module):
 
 
 class DecidesByRow(nn.Module):
-    """Scripted, and its course depends on no value of a row."""
+    """Scripted. Its control flow does not depend on values of rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def flags(*row: int) -> Draw:
 
 @dataclass(frozen=True)
 class Case:
-    """across: whether an output of a row depends on the other rows, or is of no row."""
+    """across: True if an output row depends on other rows, or has no row dimension."""
 
     make: Callable[[], nn.Module]
     draws: tuple[Draw, ...]
@@ -142,7 +142,7 @@ def _across(function: Callable[..., Any], *draws: Draw) -> Case:
 
 
 CASES: dict[str, Case] = {
-    # Look across rows.
+    # Mix rows.
     "scaled_by_std": _across(lambda m, x: m.linear(x) / (1 + x.std(0, correction=0).sum())),
     "gram": _across(lambda m, x: x @ x.t()),
     "gram_of_layer": _across(lambda m, x: torch.cdist(m.linear(x), x)),
@@ -188,7 +188,7 @@ CASES: dict[str, Case] = {
     "centers_large_batches": Case(CentersLargeBatches, (numbers(4),), across=True),
     "iterates": Case(Iterates, (numbers(4),), across=True),
     "images_less_their_mean": _across(lambda m, x: m.conv(x - x.mean(0)), numbers(2, 5, 5)),
-    # Do not.
+    # Do not mix rows.
     "layer": _alone(lambda m, x: m.linear(x)),
     "batch_norm": _alone(lambda m, x: m.norm(m.linear(x))),
     "layer_norm": _alone(lambda m, x: m.layer_norm(x)),
@@ -222,7 +222,7 @@ CASES: dict[str, Case] = {
     "masked": _alone(lambda m, x, y: m.linear(x).masked_fill(y, 0.0), numbers(4), flags(4)),
     "decides_by_row": Case(DecidesByRow, (numbers(4),), across=False),
 }
-# Of each kind; the others take a script.
+# Modules of each kind. The others are scripted.
 FEW = (
     "scaled_by_std",
     "gram",
@@ -240,7 +240,7 @@ FEW = (
 
 
 def make(name: str) -> nn.Module:
-    """The same weights every time."""
+    """Returns the module, always with the same weights."""
     torch.manual_seed(len(name))
     return CASES[name].make().eval()
 
@@ -250,7 +250,8 @@ def export(repository: Path, name: str) -> braid.ExportResult:
 
 
 def differences(client: braid.Client, name: str) -> list[str]:
-    """What the server answers otherwise than the module, of requests that are sent at once."""
+    """Sends concurrent requests. Returns the differences between the server's and the module's
+    outputs."""
     module, case = make(name), CASES[name]
     batches = [case.batch(count, seed) for seed, count in enumerate(REQUESTS, start=1)]
     try:
@@ -266,7 +267,7 @@ def differences(client: braid.Client, name: str) -> list[str]:
         if len(reply) != len(wanted):
             found.append(f"{rows} rows: {len(reply)} outputs, not {len(wanted)}")
         for (output, got), tensor in zip(reply.items(), wanted):
-            # What has no dims is one number for the batch that the request is.
+            # An output without dims is one number per request.
             expected = (tensor if tensor.dim() else tensor.reshape(1)).detach().numpy()
             if got.shape != expected.shape:
                 found.append(f"{rows} rows: {output} is {got.shape}, not {expected.shape}")

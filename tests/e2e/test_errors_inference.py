@@ -280,7 +280,7 @@ def stub(serve: Callable[[str], Server]) -> Stub:
     return Stub(channel(serve("cpu*2").address), "inference.GRPCInferenceService")
 
 
-def assert_answers(stub: Stub) -> None:
+def assert_outputs(stub: Stub) -> None:
     """Checks that the valid request still succeeds."""
     reply = stub.ModelInfer(valid_request())
     values = np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(2, 3)
@@ -290,7 +290,7 @@ def assert_answers(stub: Stub) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=ids(ROWS))
 def test_invalid_request_is_rejected(stub: Stub, row: Rejection) -> None:
     row.expect(stub.ModelInfer, valid_request())
-    assert_answers(stub)
+    assert_outputs(stub)
 
 
 @pytest.mark.parametrize("method", ["ModelMetadata", "ModelConfig"])

@@ -1,4 +1,4 @@
-"""Messages of nearly 2 GiB, the most that gRPC's lengths and protobuf's sizes hold, and of more."""
+"""Messages of nearly 2 GiB, the maximum of gRPC and protobuf, and larger messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_BYTES = 2**31 - 1
 # The client holds the bytes twice, in Python and in gRPC, and so does the server: in gRPC and in
 # the message.
 FREE_GIB = 12
-# 20 s on two idle cores, of which the system takes most to find the pages; a minute on busy ones.
+# 20 s on two idle cores, mostly for page faults; a minute on busy ones.
 SEND_SECONDS = 240
 
 SUM = """
@@ -40,21 +40,21 @@ output [ { name: "y" data_type: TYPE_UINT8 dims: [ 1048576 ] } ]
 
 
 class Sum(nn.Module):
-    """1 MiB → what its bytes add up to."""
+    """Maps 1 MiB to the sum of its bytes."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.sum(1, keepdim=True)
 
 
 class Repeated(nn.Module):
-    """A byte → 1 MiB of it."""
+    """Maps a byte to 1 MiB of copies."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.expand(-1, 1048576)
 
 
 def need_memory(gib: float) -> None:
-    """Skips the test where the machine has less to give."""
+    """Skips the test if less memory is free."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     if free < gib * GIB:
@@ -80,8 +80,8 @@ def varint(number: int) -> bytes:
 
 
 def request_of(rows: int) -> bytes:
-    """A ModelInferRequest for "sum" as it goes over the wire, row r full of r mod 251: the message
-    would hold the bytes once more."""
+    """Returns a serialized ModelInferRequest for "sum" whose row r is filled with r mod 251. A message
+    object would hold the bytes once more."""
     head = InferRequest(model_name="sum")
     head.inputs.add(name="x", datatype="UINT8", shape=[rows, MIB])
     tag = InferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number << 3 | 2
@@ -102,14 +102,14 @@ def assert_sums(connection: grpc.Channel, rows: int) -> None:
     assert np.array_equal(sums, np.arange(rows) % 251 * MIB)
 
 
-def test_request_of_nearly_2_gib(server: Server) -> None:
+def test_request_of_nearly_2_gib_is_answered(server: Server) -> None:
     need_memory(FREE_GIB)
     with channel(server.address) as connection:
         assert_sums(connection, 1945)
         assert_sums(connection, 3)
 
 
-def test_request_of_one_byte_too_many(server: Server) -> None:
+def test_request_above_the_limit_is_rejected(server: Server) -> None:
     need_memory(FREE_GIB)
     with channel(server.address) as connection:
         with pytest.raises(grpc.RpcError) as caught:
@@ -119,8 +119,8 @@ def test_request_of_one_byte_too_many(server: Server) -> None:
         assert_sums(connection, 3)
 
 
-def test_reply_that_no_message_holds(server: Server) -> None:
-    """2 KiB ask for 2 GiB: that is refused, and the server goes on."""
+def test_reply_above_2_gib_is_rejected(server: Server) -> None:
+    """2 KiB request 2 GiB. The request is rejected, and the server keeps serving."""
     need_memory(FREE_GIB)
     request = InferRequest(model_name="repeated")
     request.inputs.add(name="x", datatype="UINT8", shape=[2048, 1])

@@ -1,5 +1,5 @@
-"""Lazy negations, conjugations and zeros of LibTorch's tensors are in the numbers that are
-sent, used in a layer, and trained with."""
+"""LibTorch's lazy negations, conjugations and zeros have the right values when they are sent, used in
+a layer and trained with."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ output [
 
 
 class Lazy(nn.Module):
-    """Tensors that are marked as negative, whole and in part, of the input's memory and of others."""
+    """Returns tensors with the negative bit, whole or in part, in the input's and in other memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,14 +57,14 @@ class Lazy(nn.Module):
 
 
 class Zeros(nn.Module):
-    """Zeros that have no memory."""
+    """Returns zeros without memory."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch._efficientzerotensor([x.size(0), 3])
 
 
 class NegatedState(nn.Module):
-    """A buffer that is marked as negative in the file, too."""
+    """Has a buffer with the negative bit, also in the file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class NegatedState(nn.Module):
 
 
 class Turned(nn.Module):
-    """The gradient of `imaginary` comes as a tensor that is marked as negative."""
+    """The gradient of `imaginary` has the negative bit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def write(directory: Path, format: str) -> None:
 
 @pytest.fixture(scope="module")
 def client_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], braid.Client]]:
-    """client_of(format): of one server of the models in that format."""
+    """client_of(format): a client of one server for the models in that format."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
@@ -135,7 +135,7 @@ def client_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 40])
 @pytest.mark.parametrize("format", models.FORMATS)
-def test_outputs_have_the_sign_that_pytorch_gives_them(
+def test_signs_of_outputs_equal_pytorch(
     client_of: Callable[[str], braid.Client], format: str, rows: int
 ) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, WIDTH)).astype(np.float32)
@@ -146,14 +146,14 @@ def test_outputs_have_the_sign_that_pytorch_gives_them(
 
 @pytest.mark.parametrize(("model", "value"), [("zeros", 0), ("state", -1)])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_zeros_without_memory_and_negated_buffers_are_sent(
+def test_lazy_zeros_and_negated_buffers_are_sent(
     client_of: Callable[[str], braid.Client], model: str, value: float, rows: int
 ) -> None:
     (served,) = client_of("torchscript").infer(model, {"x": np.ones((rows, 3), np.float32)}).values()
     assert served.tolist() == [[value] * 3] * rows
 
 
-def test_a_negated_input_of_the_client_is_sent_as_it_is(
+def test_negated_client_input_is_sent_with_its_values(
     client_of: Callable[[str], braid.Client],
 ) -> None:
     x = torch._neg_view(torch.rand(2, WIDTH))
@@ -164,7 +164,7 @@ def test_a_negated_input_of_the_client_is_sent_as_it_is(
 @pytest.mark.parametrize("sync", ["reduce_broadcast", "all_reduce"])
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("format", ["torchscript", "pair"])
-def test_negated_gradients_train_as_in_pytorch(
+def test_training_with_negated_gradients_equals_pytorch(
     client_of: Callable[[str], braid.Client], format: str, replicas: int, sync: str
 ) -> None:
     module = Turned()

@@ -1,4 +1,4 @@
-"""What a client may take: requests, calls of a connection, its life, pings, compression, sizes."""
+"""Limits for clients: requests, calls and age of a connection, pings, compression, sizes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server(models_directory: Path) -> Iterator[Server]:
 
 
 def read_frames(connection: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
-    """(type, flags, stream, payload) of what the server sends, until it closes the connection."""
+    """Yields (type, flags, stream, payload) of received frames until the server closes."""
     received = b""
     while True:
         while len(received) < 9 or len(received) < 9 + int.from_bytes(received[:3], "big"):
@@ -59,36 +59,36 @@ def answers(address: str) -> bool:
 
 
 def model_ready(on: grpc.Channel) -> grpc.UnaryUnaryMultiCallable:
-    """Takes requests, also compressed ones."""
+    """Returns a method that also sends compressed requests."""
     return on.unary_unary(
         "/inference.GRPCInferenceService/ModelReady",
         request_serializer=lambda message: message.SerializeToString(),
     )
 
 
-def test_pings_without_end_close_the_connection(server: Server) -> None:
+def test_too_many_pings_close_the_connection(server: Server) -> None:
     with http2.connect(server.address) as connection:
         ping = http2.frame(http2.PING, 0, 0, bytes(8))
         try:
             for _ in range(1000):
                 connection.sendall(ping)
         except OSError:
-            pass  # It is closed already.
+            pass  # The connection is closed already.
         goodbyes = []
         reset = False
         try:
-            # To the end of the connection, which the server closes.
+            # Reads until the server closes the connection.
             for kind, _, _, payload in read_frames(connection):
                 if kind == http2.GOAWAY:
                     goodbyes.append(payload)
         except ConnectionError:
-            reset = True  # Closed with pings unread.
+            reset = True  # Closed with unread pings.
     assert reset or b"too_many_pings" in goodbyes[-1]
     assert answers(server.address)
 
 
-def test_calls_of_a_connection_are_bounded(server: Server) -> None:
-    """One that opens more than it may, against what the server told it."""
+def test_concurrent_calls_of_a_connection_are_limited(server: Server) -> None:
+    """The client opens more calls than the server's settings allow."""
     with http2.connect(server.address) as connection:
         frames = read_frames(connection)
         told = next(payload for kind, _, _, payload in frames if kind == http2.SETTINGS)
@@ -99,16 +99,16 @@ def test_calls_of_a_connection_are_bounded(server: Server) -> None:
             connection.sendall(http2.begin_call(INFER, 100, stream=2 * number + 1))
         heard_of = set()
         try:
-            # To the end of the connection, which the server closes.
+            # Reads until the server closes the connection.
             heard_of.update(stream for _, _, stream, _ in frames)
         except ConnectionError:
-            pass  # Closed with frames unread, which resets it.
+            pass  # Closed with unread frames, which resets it.
     assert heard_of <= {0, *range(1, 2 * STREAMS, 2)}
     assert answers(server.address)
 
 
-def test_a_client_beyond_its_calls_waits(server: Server) -> None:
-    """gRPC's own clients keep to what they are told."""
+def test_client_waits_at_the_limit_of_concurrent_calls(server: Server) -> None:
+    """gRPC's clients obey the server's settings."""
     x = np.ones((1, 10), np.float32)
     with braid.connect(server.address) as client:
         (tensor,) = client.model_metadata(MODEL).inputs
@@ -139,19 +139,19 @@ def test_compressed_messages_are_accepted_on_loopback_or_on_request(
     models_directory: Path, tmp_path: Path, flags: tuple[str, ...], accepted: bool
 ) -> None:
     request = auth.request_naming(auth.METHODS["ModelReady"], MODEL, "")
-    request.name = MODEL * 1000  # gRPC sends short messages as they are
+    request.name = MODEL * 1000  # gRPC does not compress short messages.
     with Server(models_directory, "cpu*1", tmp_path, flags) as server, protocol.channel(
         f"127.0.0.1:{server.ready['grpc_port']}"
     ) as on:
         with pytest.raises(grpc.RpcError) as caught:
             model_ready(on)(request, timeout=30, compression=grpc.Compression.Gzip)
-    # The name is too long, which the server's own code says.
+    # The server's own code reports that the name is too long.
     expected = grpc.StatusCode.INVALID_ARGUMENT if accepted else grpc.StatusCode.UNIMPLEMENTED
     assert caught.value.code() == expected
 
 
-def test_a_refused_message_is_not_unpacked(models_directory: Path, tmp_path: Path) -> None:
-    """A quarter of a megabyte that would unpack to a quarter of a gibibyte."""
+def test_rejected_message_is_not_decompressed(models_directory: Path, tmp_path: Path) -> None:
+    """A quarter of a megabyte that decompresses to a quarter of a gibibyte."""
     flags = ("--refuse_compression",)
     with Server(models_directory, "cpu*1", tmp_path, flags) as server, protocol.channel(
         server.address
@@ -167,13 +167,13 @@ def test_a_refused_message_is_not_unpacked(models_directory: Path, tmp_path: Pat
         assert answers(server.address)
 
 
-def test_a_message_that_is_too_long_is_refused(models_directory: Path, tmp_path: Path) -> None:
+def test_too_long_message_is_rejected(models_directory: Path, tmp_path: Path) -> None:
     request = auth.request_naming(auth.METHODS["ModelReady"], MODEL, "")
     with Server(
         models_directory, "cpu*1", tmp_path, ("--max_message_bytes=1048576",)
     ) as server, protocol.channel(server.address) as on:
         call = model_ready(on)
-        # The one is read and judged, the other not taken.
+        # The server reads and checks one message, and does not read the other.
         request.name = "x" * (1 << 19)
         with pytest.raises(grpc.RpcError) as caught:
             call(request, timeout=30)
@@ -186,8 +186,8 @@ def test_a_message_that_is_too_long_is_refused(models_directory: Path, tmp_path:
         assert answers(server.address)
 
 
-def test_messages_on_their_way_have_a_limit(models_directory: Path, tmp_path: Path) -> None:
-    """Three calls of a quarter of a GiB each, to a server that takes 128 MiB."""
+def test_bytes_in_flight_are_limited(models_directory: Path, tmp_path: Path) -> None:
+    """Three calls of a quarter of a GiB each, on a server with a limit of 128 MiB."""
     sent = b"x" * (1 << 28)
     failures = []
 
@@ -213,7 +213,7 @@ def test_messages_on_their_way_have_a_limit(models_directory: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-def test_compression_is_refused_by_name(server: Server, algorithm: grpc.Compression) -> None:
+def test_rejected_compression_is_named(server: Server, algorithm: grpc.Compression) -> None:
     request = auth.request_naming(auth.METHODS["ModelReady"], MODEL, "")
     with protocol.channel(server.address) as on:
         call = model_ready(on)
@@ -225,7 +225,7 @@ def test_compression_is_refused_by_name(server: Server, algorithm: grpc.Compress
     assert "ompression algorithm" in caught.value.details()
 
 
-def test_old_connections_end_and_clients_go_on(models_directory: Path, tmp_path: Path) -> None:
+def test_clients_reconnect_at_the_maximum_age(models_directory: Path, tmp_path: Path) -> None:
     flags = ("--max_connection_age=0.5", "--max_connection_age_grace=0.5")
     with Server(models_directory, "cpu*1", tmp_path / "run", flags) as server:
         with http2.connect(server.address) as connection:
@@ -241,7 +241,7 @@ def test_old_connections_end_and_clients_go_on(models_directory: Path, tmp_path:
 
 @pytest.mark.parametrize("limit", ["--max_client_requests", "--max_client_request_bytes"])
 @pytest.mark.parametrize("by_token", [True, False])
-def test_each_client_has_a_limit(tmp_path: Path, by_token: bool, limit: str) -> None:
+def test_each_clients_requests_are_limited(tmp_path: Path, by_token: bool, limit: str) -> None:
     models.export(tmp_path / "models" / "slow", models.make("slow"), config=models.configs.SLOW)
     (tmp_path / "tokens").write_text(
         auth.token_line("infer", "one", "ann") + auth.token_line("infer", "two", "bob")
@@ -255,7 +255,7 @@ def test_each_client_has_a_limit(tmp_path: Path, by_token: bool, limit: str) -> 
             (tensor,) = ann.model_metadata("slow").inputs
             inputs = {tensor.name: np.ones((64, *tensor.shape[1:]), np.float32)}
 
-            # One call at a time, of either: while one is there the other's is refused.
+            # One call at a time from either client: while it runs, the other's is rejected.
             refused = []
 
             def infer() -> None:
@@ -291,7 +291,7 @@ def test_each_client_has_a_limit(tmp_path: Path, by_token: bool, limit: str) -> 
         [2**32, 2**32, 0],
     ],
 )
-def test_shapes_that_are_absurd(server: Server, shape: list[int]) -> None:
+def test_absurd_shapes_are_rejected(server: Server, shape: list[int]) -> None:
     request = auth.request_naming(auth.METHODS["ModelInfer"], MODEL, "")
     with braid.connect(server.address) as client:
         (tensor,) = client.model_metadata(MODEL).inputs
@@ -303,7 +303,7 @@ def test_shapes_that_are_absurd(server: Server, shape: list[int]) -> None:
     assert len(message) < 100_000
 
 
-def test_strings_that_are_absurd_are_refused_by_field(server: Server) -> None:
+def test_absurd_strings_are_rejected_with_their_field(server: Server) -> None:
     infer = auth.METHODS["ModelInfer"]
     with protocol.channel(server.address) as on:
         for field in ("id", "model_name", "model_version"):
@@ -315,7 +315,7 @@ def test_strings_that_are_absurd_are_refused_by_field(server: Server) -> None:
     assert answers(server.address)
 
 
-def test_names_that_are_absurd_are_cut_in_what_is_told(server: Server) -> None:
+def test_long_names_are_truncated_in_errors(server: Server) -> None:
     long = "é" * (1 << 20)
     with protocol.channel(server.address) as on:
         for method in ("ModelInfer", "ModelReady", "ModelConfig", "GetTrainer", "Step", "Rollback"):

@@ -63,7 +63,7 @@ def test_open_loop_sends_on_schedule_despite_rejections(
     assert done["completed"]["count"] + done["refused"]["count"] == 500
     assert done["completed"]["count"] > 0
     assert done["refused"]["count"] > 0
-    assert done["seconds"] >= 0.499  # the last one is scheduled then
+    assert done["seconds"] >= 0.499  # Schedule of the last request.
     assert_in_order(done["refused"])
 
 

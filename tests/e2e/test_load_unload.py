@@ -1,4 +1,4 @@
-"""Models are loaded and unloaded on request, while others are served."""
+"""Models are loaded and unloaded on request while other models are served."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_models_are_loaded_and_unloaded_on_request(tmp_path: Path) -> None:
         assert client.is_server_ready()
 
 
-def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+def test_failed_load_reports_the_reason(tmp_path: Path) -> None:
     write(tmp_path / "models", "a", 1, 2)
     write(tmp_path / "models", "broken", 1, 2, config="sequence_batching { }")
     with explicit(tmp_path, "--load_model=*") as running:
@@ -83,7 +83,7 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         assert ask(client, "a") == 2
 
 
-def test_a_model_may_not_have_a_name_of_the_health_service(tmp_path: Path) -> None:
+def test_model_cannot_use_a_name_of_the_health_service(tmp_path: Path) -> None:
     for name in ("a", "liveness", "readiness"):
         write(tmp_path / "models", name, 1, 2)
     with explicit(tmp_path, "--load_model=*") as running:
@@ -94,11 +94,11 @@ def test_a_model_may_not_have_a_name_of_the_health_service(tmp_path: Path) -> No
             assert f"reserved model name '{name}'" in reasons(client)[name, "1"]
             with refused(grpc.StatusCode.INVALID_ARGUMENT, "health service", f"'{name}'"):
                 client.load_model(name)
-            # Which still is the server's.
+            # The server's own health status is unchanged.
             assert running.healthy(name)
 
 
-def test_a_configuration_may_come_with_the_request(tmp_path: Path) -> None:
+def test_load_request_may_contain_a_configuration(tmp_path: Path) -> None:
     write(tmp_path / "models", "a", 1, 2)
     with explicit(tmp_path) as running:
         client = running.client
@@ -113,7 +113,7 @@ def test_a_configuration_may_come_with_the_request(tmp_path: Path) -> None:
         assert client.get_model_config("a").config.max_batch_size == 8
 
 
-def test_other_modes_refuse_loads(tmp_path: Path) -> None:
+def test_other_control_modes_reject_loads(tmp_path: Path) -> None:
     write(tmp_path / "models", "a", 1, 2)
     for mode in ("none", "poll"):
         with Running(tmp_path, f"--model_control_mode={mode}") as running:
@@ -125,7 +125,7 @@ def test_other_modes_refuse_loads(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "run")
 
 
-def test_a_model_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
+def test_missing_startup_model_fails_the_start(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     done = run_to_exit(
         f"--model_repository={tmp_path / 'models'}",
@@ -140,7 +140,7 @@ def test_a_model_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
     assert "nowhere" in done.stderr
 
 
-def test_a_reload_fails_no_request(tmp_path: Path) -> None:
+def test_reload_does_not_fail_requests(tmp_path: Path) -> None:
     write(tmp_path / "models", "a", 1, 1)
     with explicit(tmp_path, "--load_model=a") as running:
         with load_on(running.server, "a") as answers:
@@ -153,7 +153,7 @@ def test_a_reload_fails_no_request(tmp_path: Path) -> None:
 
 
 class Slow(Times):
-    """Times, after products of matrices that take some milliseconds."""
+    """Multiplies after matrix products that take some milliseconds."""
 
     def __init__(self, factor: float) -> None:
         super().__init__(factor)
@@ -167,7 +167,7 @@ class Slow(Times):
 
 
 def runs_within(seconds: float) -> int:
-    """How often Slow runs in that time, on one thread."""
+    """Returns the number of runs of Slow in that time on one thread."""
     module, x = Slow(1).eval(), torch.ones(1, 4)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -182,7 +182,7 @@ def runs_within(seconds: float) -> int:
     return runs
 
 
-def test_a_long_warm_up_keeps_no_request_waiting(tmp_path: Path) -> None:
+def test_long_warm_up_does_not_delay_requests(tmp_path: Path) -> None:
     warm_up_seconds, deadline = 3, 1
     config = CONFIG.format(rows=8)
     warm_up = f"""model_warmup [ {{
@@ -201,7 +201,7 @@ def test_a_long_warm_up_keeps_no_request_waiting(tmp_path: Path) -> None:
         assert answers <= {1.0, 2.0}
 
 
-def test_several_clients_may_load_and_unload_one_model(tmp_path: Path) -> None:
+def test_concurrent_loads_and_unloads_of_one_model(tmp_path: Path) -> None:
     write(tmp_path / "models", "a", 1, 2)
     with explicit(tmp_path) as running:
 
@@ -220,7 +220,7 @@ def test_several_clients_may_load_and_unload_one_model(tmp_path: Path) -> None:
         assert ask(running.client, "a") == 2
 
 
-def test_an_unload_answers_what_waits(tmp_path: Path) -> None:
+def test_unload_answers_queued_requests(tmp_path: Path) -> None:
     delay = "dynamic_batching { max_queue_delay_microseconds: 1000000 }"
     write(tmp_path / "models", "a", 1, 2, config=CONFIG.format(rows=64) + delay)
     with explicit(tmp_path, "--load_model=a") as running:
@@ -240,8 +240,8 @@ def test_an_unload_answers_what_waits(tmp_path: Path) -> None:
         assert done == [2]
 
 
-def test_a_hundred_cycles_leave_no_memory(tmp_path: Path) -> None:
-    """Of a model of 8 MB, whose replicas alone would make 1.6 GB."""
+def test_repeated_reloads_do_not_leak_memory(tmp_path: Path) -> None:
+    """The model has 8 MB; its replicas alone would take 1.6 GB."""
     models.export(tmp_path / "models/a", Times(2, extra=2 << 20), config=CONFIG.format(rows=8))
     with explicit(tmp_path) as running:
 
@@ -258,7 +258,7 @@ def test_a_hundred_cycles_leave_no_memory(tmp_path: Path) -> None:
         assert running.server.resident_bytes() - before <= 50 << 20
 
 
-def test_a_trainer_outlives_its_model(tmp_path: Path) -> None:
+def test_trainer_survives_the_unload_of_its_model(tmp_path: Path) -> None:
     write(tmp_path / "models", "a", 1, 2)
     with explicit(tmp_path, "--load_model=a", data=True) as running:
         x = np.ones((8, 4), np.float32)
@@ -273,7 +273,7 @@ def test_a_trainer_outlives_its_model(tmp_path: Path) -> None:
             assert trainer.publish("a") == 2
             published = ask(running.client, "a")
             assert published != 2
-            # What a trainer published is newer than what the repository holds.
+            # A published version is newer than the versions in the repository.
             running.client.load_model("a")
             assert ask(running.client, "a") == published
             running.client.unload_model("a")
@@ -281,7 +281,7 @@ def test_a_trainer_outlives_its_model(tmp_path: Path) -> None:
             assert ask(running.client, "a") == published
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_server_where_asked(tmp_path: Path) -> None:
+def test_failed_load_exits_if_configured(tmp_path: Path) -> None:
     (tmp_path / "models/broken/1").mkdir(parents=True)
     (tmp_path / "models/broken/1/model.pt").write_bytes(b"no model")
     flags = (f"--model_repository={tmp_path / 'models'}", "--devices=cpu", "--grpc_port=0")

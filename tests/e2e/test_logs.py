@@ -1,4 +1,4 @@
-"""The log: text or JSON, levels by module, a line for each call where asked; a profile of steps."""
+"""The log: text or JSON, levels per module, an optional line per call, and a profile of steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def infer(server: Server, name: str = "linear", rows: int = 5) -> None:
-    """One request with an id that would end its line, in a trace."""
+    """Sends a request in a trace whose id contains a line break."""
     tensor = triton.InferInput("input", [rows, 3], "FP32")
     tensor.set_data_from_numpy(np.zeros((rows, 3), np.float32))
     with triton.InferenceServerClient(server.address) as client:
@@ -50,7 +50,7 @@ def infer(server: Server, name: str = "linear", rows: int = 5) -> None:
 
 
 def set_log_level(server: Server, level: str) -> str:
-    """Returns the levels that hold then."""
+    """Returns the levels that are in effect afterwards."""
     with grpc.insecure_channel(server.address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         request = service_pb2.LogSettingsRequest()
@@ -90,12 +90,12 @@ def test_access_log_in_json(repository: Path, tmp_path: Path) -> None:
         assert phases["queue"] >= 0 and phases["compute"] > 0
         assert phases["queue"] + phases["compute"] <= answered["duration_seconds"]
         assert refused["code"] == "NOT_FOUND" and "rows" not in refused
-        # What one searches for are those that failed.
+        # Failed calls are easy to search for.
         assert refused["request_id"] == HOSTILE_ID and refused["trace_id"] == TRACE_ID
         assert calls("RepositoryIndex")
 
 
-def test_the_audit_in_json_says_what_was_done(repository: Path, tmp_path: Path) -> None:
+def test_json_audit_describes_each_change(repository: Path, tmp_path: Path) -> None:
     with Server(repository, "cpu*1", tmp_path, ("--log_format=json",)) as server:
         client = braid.connect(server.address)
         optimizer = {"name": "SGD", "lr": 0.1}
@@ -124,7 +124,7 @@ def test_the_audit_in_json_says_what_was_done(repository: Path, tmp_path: Path) 
     told = [
         {name: line[name] for name in line.keys() - common}
         for line in audited
-        if line["method"] != "Stream"  # whenever the server has seen that it ended
+        if line["method"] != "Stream"  # Logged when the server has seen the end of the stream.
     ]
     ours = {"trainer": "linear"}
     assert told == [
@@ -142,7 +142,7 @@ def test_the_audit_in_json_says_what_was_done(repository: Path, tmp_path: Path) 
     ]
 
 
-def test_each_request_of_a_stream_has_a_line(repository: Path, tmp_path: Path) -> None:
+def test_each_request_of_a_stream_is_logged(repository: Path, tmp_path: Path) -> None:
     flags = ("--log_format=json", "--log_level=access=info")
     with Server(repository, "cpu*1", tmp_path, flags) as server:
         replies: queue.SimpleQueue = queue.SimpleQueue()
@@ -176,9 +176,9 @@ def request_named(request_id: str, rows: int) -> service_pb2.ModelInferRequest:
     return request
 
 
-def test_requests_that_are_not_answered_have_their_ids(tmp_path: Path) -> None:
-    """One that is cancelled, one that is late, one that is not admitted, and those of a stream
-    whose client goes."""
+def test_failed_requests_are_logged_with_their_ids(tmp_path: Path) -> None:
+    """A cancelled request, an expired request, a rejected request, and those of a stream whose client
+    disconnects."""
     models.export(tmp_path / "models/waits", nn.Linear(3, 2), config=WAITS)
     flags = ("--log_format=json", "--log_level=access=info", "--max_requests=1")
     with Server(tmp_path / "models", "cpu*1", tmp_path / "run", flags) as server:
@@ -208,7 +208,7 @@ def test_requests_that_are_not_answered_have_their_ids(tmp_path: Path) -> None:
             requests.put(None)
             wait_until(lambda: "streamed" in ended())
     told = ended()
-    # Its client cancels it when its time is up, which the server may learn before it sees so itself.
+    # Its client cancels it at the deadline, which the server may see before its own timeout.
     assert told["late"]["code"] in ("DEADLINE_EXCEEDED", "CANCELLED")
     assert {name: (line["code"], line.get("rows")) for name, line in told.items()} == {
         "cancelled": ("CANCELLED", 2),
@@ -220,7 +220,7 @@ def test_requests_that_are_not_answered_have_their_ids(tmp_path: Path) -> None:
     assert told["streamed"]["method"] == "ModelStreamInfer"
 
 
-def test_access_log_in_text_can_be_turned_on_and_off(repository: Path, tmp_path: Path) -> None:
+def test_text_access_log_can_be_turned_on_and_off(repository: Path, tmp_path: Path) -> None:
     with Server(repository, "cpu*1", tmp_path) as server:
         infer(server, rows=1)
         assert set_log_level(server, "access=info").endswith("training=info,devices=info,"
@@ -234,7 +234,7 @@ def test_access_log_in_text_can_be_turned_on_and_off(repository: Path, tmp_path:
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert "settings.log_level: unknown level 'loud'" in caught.value.details()
         with triton.InferenceServerClient(server.address) as client:
-            # Of all modules but the access log.
+            # All modules except the access log.
             client.update_log_settings({"log_info": False})
             settings = client.get_log_settings().settings
         assert settings["log_level"].string_param.startswith("server=warning,rpc=warning")
@@ -245,8 +245,8 @@ def test_access_log_in_text_can_be_turned_on_and_off(repository: Path, tmp_path:
     assert "fake line\x1b" not in server.log
 
 
-def test_a_folder_whose_name_is_no_text_is_left_alone(repository: Path, tmp_path: Path) -> None:
-    """Its name could not go out in a message, nor in a label of the metrics."""
+def test_folder_with_non_utf8_name_is_ignored(repository: Path, tmp_path: Path) -> None:
+    """Neither a message nor a metric label can contain its name."""
     shutil.copytree(repository, tmp_path / "models")
     shutil.copytree(
         tmp_path / "models/linear", os.fsdecode(os.fsencode(tmp_path / "models") + b"/bad\xff")
@@ -256,7 +256,7 @@ def test_a_folder_whose_name_is_no_text_is_left_alone(repository: Path, tmp_path
         assert "bad\\xff': folder skipped (its name is not UTF-8)" in server.log
 
 
-def test_requests_that_are_no_protobuf_write_nothing_to_the_log(
+def test_invalid_protobuf_requests_are_not_logged(
     repository: Path, tmp_path: Path
 ) -> None:
     with Server(repository, "cpu*1", tmp_path, ("--log_format=json",)) as server:
@@ -268,10 +268,10 @@ def test_requests_that_are_no_protobuf_write_nothing_to_the_log(
         json.loads(line)
 
 
-def test_calls_that_outlast_the_drain_are_logged_or_lost(
+def test_calls_after_the_drain_timeout_are_logged_or_lost(
     repository: Path, tmp_path: Path
 ) -> None:
-    """The log ends while calls are still being answered: with the exit code that says so."""
+    """The log ends while calls are still being answered; the exit code reports it."""
     flags = ("--log_level=access=info", "--drain_timeout=0.1")
     server = Server(repository, "cpu*1", tmp_path, flags).start()
     try:
@@ -294,12 +294,12 @@ def is_full(fifo: Path) -> bool:
         os.close(writer)
 
 
-def test_a_stuck_stdout_does_not_block_the_server(repository: Path, tmp_path: Path) -> None:
+def test_blocked_stdout_does_not_block_the_server(repository: Path, tmp_path: Path) -> None:
     flags = ("--log_format=json", "--log_level=access=info")
     server = Server(repository, "cpu*2", tmp_path, flags)
 
     def flood(lines: int) -> None:
-        """Refused requests of a stream: each has a line."""
+        """Sends requests that are rejected in a stream; each is logged."""
         request = service_pb2.ModelInferRequest(model_name="nosuch")
         with grpc.insecure_channel(server.address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -310,10 +310,10 @@ def test_a_stuck_stdout_does_not_block_the_server(repository: Path, tmp_path: Pa
     reader = os.open(server.log_path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         with server:
-            flood(12_000)  # more than the pipe and the server's queue of 8,192 lines hold
+            flood(12_000)  # More than the pipe and the queue of 8,192 lines hold.
             assert is_full(server.log_path)
             for level in ("rpc=debug", "rpc=info"):
-                set_log_level(server, level)  # audited: waits until its line is written, or 1 s
+                set_log_level(server, level)  # Audited: waits until its line is written, or 1 s.
             read = b""
 
             def is_reported() -> bool:
@@ -325,12 +325,12 @@ def test_a_stuck_stdout_does_not_block_the_server(repository: Path, tmp_path: Pa
             wait_until(is_reported)
             for line in read.splitlines()[:-1]:
                 json.loads(line)
-            flood(1_000)  # so that the server ends without a reader
+            flood(1_000)  # Lets the server exit without a reader.
     finally:
         os.close(reader)
 
 
-def test_a_closed_stdout_does_not_end_the_server(repository: Path, tmp_path: Path) -> None:
+def test_closed_stdout_does_not_stop_the_server(repository: Path, tmp_path: Path) -> None:
     server = Server(repository, "cpu*1", tmp_path, ("--log_level=access=info",))
     os.mkfifo(server.log_path)
     reader = os.open(server.log_path, os.O_RDONLY | os.O_NONBLOCK)
@@ -346,7 +346,7 @@ def test_a_closed_stdout_does_not_end_the_server(repository: Path, tmp_path: Pat
         server.kill()
 
 
-def test_levels_that_make_no_sense_are_named(repository: Path) -> None:
+def test_invalid_log_levels_are_rejected(repository: Path) -> None:
     ended = run_to_exit(f"--model_repository={repository}", "--log_level=info,no=off")
     assert ended.returncode == 2
     assert "--log_level: unknown log module 'no' (expected server, rpc" in ended.stderr
@@ -365,7 +365,7 @@ def test_training_operations_have_phases_and_a_profile(repository: Path, tmp_pat
     assert " backward=" in server.log and " update=" in server.log
     events = json.loads(trace.read_text())["traceEvents"]
     names = [event.get("name", "") for event in events]
-    # Forward and backward of each replica, of four operations and no more.
+    # Forward and backward of each replica, for exactly four operations.
     assert sum(name == "aten::linear" for name in names) == 8
     threads = {event["tid"] for event in events if event.get("name") == "aten::linear"}
     assert len(threads) == 2

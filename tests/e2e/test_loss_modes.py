@@ -1,4 +1,4 @@
-"""Rows 6 and 8: where the loss is computed makes no difference to what is learned."""
+"""Training does not depend on where the loss is computed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cross_entropy(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Ten
 
 
 @REPLICAS
-def test_row_6_first_example(serve: Callable[[str], Server], replicas: int) -> None:
+def test_simple_network_equals_pytorch(serve: Callable[[str], Server], replicas: int) -> None:
     """Linear(10,3), Linear(3,4), Linear(4,5), a 20×10 batch, cross-entropy: one loss."""
     x, labels = rows(20, 10).float(), classes(20)
     module = models.make("chain")
@@ -67,7 +67,7 @@ def test_row_6_first_example(serve: Callable[[str], Server], replicas: int) -> N
     ],
     ids=["mean", "sum", "weights", "smoothing"],
 )
-def test_row_8_central_and_per_replica_are_one(
+def test_central_and_per_replica_losses_are_equal(
     trainers: braid.Client, loss: dict, mode: str, replicas: int
 ) -> None:
     training.compare(
@@ -76,7 +76,7 @@ def test_row_8_central_and_per_replica_are_one(
 
 
 @pytest.mark.parametrize("mode", ["central", "per_replica"])
-def test_row_8_chunk_whose_targets_are_all_ignored(trainers: braid.Client, mode: str) -> None:
+def test_chunk_with_only_ignored_targets(trainers: braid.Client, mode: str) -> None:
     labels = classes(9)
     labels[:4] = -100
     batch = ({"x": rows(9, 10)}, {"target": labels})
@@ -87,7 +87,7 @@ def test_row_8_chunk_whose_targets_are_all_ignored(trainers: braid.Client, mode:
 
 @REPLICAS
 @pytest.mark.parametrize("mode", ["central", "per_replica"])
-def test_row_8_weighted_losses_add_up(trainers: braid.Client, mode: str, replicas: int) -> None:
+def test_weighted_losses_are_summed(trainers: braid.Client, mode: str, replicas: int) -> None:
     losses = [
         {"name": "cross_entropy", "output": "classes", "target": "labels", "weight": [1, 2, 3, 0]},
         {"name": "mse", "output": "value", "target": "wanted", "factor": 0.25},
@@ -105,10 +105,10 @@ def test_row_8_weighted_losses_add_up(trainers: braid.Client, mode: str, replica
 @REPLICAS
 @pytest.mark.parametrize("output", ["loss", "losses"])
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_row_8_model_computes_the_loss(
+def test_model_loss_training_equals_pytorch(
     trainers: braid.Client, name: str, output: str, replicas: int
 ) -> None:
-    """One number, or one a row: over uneven chunks it is the whole batch's mean."""
+    """A scalar or one value per row. Over uneven chunks, the mean is that of the whole batch."""
     spec = {"name": name, "lr": 0.1}
     batch = ({"x": rows(ROWS, 6), "labels": classes(ROWS, of=4)}, {})
     wanted = Reference("with_loss", spec, lambda outputs, _: outputs["output__0"])
@@ -126,8 +126,8 @@ def test_row_8_model_computes_the_loss(
 
 
 @pytest.mark.parametrize("output", ["loss", "losses"])
-def test_row_8_unweighted_mean_of_the_chunks(trainers: braid.Client, output: str) -> None:
-    """7 rows on 3 replicas are 3, 3 and 1, each counted as a third."""
+def test_unweighted_mean_over_chunks(trainers: braid.Client, output: str) -> None:
+    """7 rows on 3 replicas are split into 3, 3 and 1; each chunk has weight 1/3."""
     inputs = {"x": rows(7, 6), "labels": classes(7, of=4)}
 
     def plain_mean(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
@@ -147,8 +147,8 @@ def test_row_8_unweighted_mean_of_the_chunks(trainers: braid.Client, output: str
 
 
 @REPLICAS
-def test_row_8_client_computes_the_loss(trainers: braid.Client, replicas: int) -> None:
-    """A loss of the client's own, which couples the rows, with updates and without."""
+def test_client_loss_training_equals_pytorch(trainers: braid.Client, replicas: int) -> None:
+    """A client loss that couples the rows, with and without updates."""
 
     def loss_of(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
         centered = outputs["classes"] - outputs["classes"].mean(0)
@@ -174,7 +174,7 @@ def test_row_8_client_computes_the_loss(trainers: braid.Client, replicas: int) -
         training.assert_state(trainer, wanted, 1e-11)
 
 
-def test_row_8_output_that_the_client_leaves_out_is_not_reached(trainers: braid.Client) -> None:
+def test_output_without_client_gradient_is_unused(trainers: braid.Client) -> None:
     x = rows(ROWS, 6)
     wanted = Reference("heads", SGD, lambda outputs, _: outputs["classes"].square().sum() / 2)
     with new_trainer(
@@ -190,7 +190,7 @@ def test_row_8_output_that_the_client_leaves_out_is_not_reached(trainers: braid.
 
 
 class WideHeads(nn.Module):
-    """Linear(768, 76800) → ReLU → Linear(76800, 1), and what lies between."""
+    """Linear(768, 76800) → ReLU → Linear(76800, 1). Returns the hidden layer, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class WideHeads(nn.Module):
         return hidden, self.narrow(hidden)
 
 
-def test_row_8_two_losses_on_a_wide_model(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_two_losses_on_a_wide_model(tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("wide")
     torch.manual_seed(0)
     module = WideHeads()

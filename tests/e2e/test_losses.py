@@ -1,4 +1,4 @@
-"""Row 9: every loss with its reductions and parameters is PyTorch's, on three replicas."""
+"""Every loss, reduction and parameter equals PyTorch's on three replicas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def probabilities() -> Tensor:
 
 
 def some_ignored(index: int) -> Tensor:
-    """The first chunk has nothing that counts."""
+    """All targets of the first chunk are ignored."""
     labels = classes(ROWS)
     labels[:3] = index
     return labels
@@ -69,7 +69,7 @@ CASES = [
     CASES,
     ids=["-".join([loss["name"], *list(loss)[1:]]) for _, loss, _ in CASES],
 )
-def test_row_9_loss_is_that_of_pytorch(
+def test_loss_equals_pytorch(
     trainers: braid.Client, model: str, loss: dict, target: Tensor, reduction: str, mode: str
 ) -> None:
     x = rows(ROWS, 10 if model == "net" else 6)
@@ -85,10 +85,10 @@ def test_row_9_loss_is_that_of_pytorch(
 
 
 @pytest.mark.parametrize("output", [None, "classes", "value"])
-def test_row_9_loss_takes_the_output_that_it_names(
+def test_loss_uses_its_named_output(
     trainers: braid.Client, output: str | None
 ) -> None:
-    """The first one, unless it names another."""
+    """The first output by default, or the named one."""
     loss = {"name": "mse", "target": "wanted", **({"output": output} if output else {})}
     target = rows(ROWS, 1 if output == "value" else 4)
     batch = ({"x": rows(ROWS, 6)}, {"wanted": target})
@@ -96,7 +96,7 @@ def test_row_9_loss_takes_the_output_that_it_names(
 
 
 class Focal(nn.Module):
-    """A loss that LibTorch does not have, with parameters of its own, which stay as they are."""
+    """A loss that LibTorch does not have, with constant parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("mode", ["central", "per_replica"])
-def test_row_9_loss_module(trainers: braid.Client, mode: str) -> None:
+def test_loss_module_equals_pytorch(trainers: braid.Client, mode: str) -> None:
     focal = Focal()
 
     def loss_of(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
@@ -128,7 +128,7 @@ def test_row_9_loss_module(trainers: braid.Client, mode: str) -> None:
 
 
 class OfOneElement(nn.Module):
-    """Its loss has a dimension; it may change what it is given."""
+    """The loss has a dimension, and modifies its arguments."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         target.mul_(2.0)
@@ -136,8 +136,8 @@ class OfOneElement(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_row_9_loss_module_beside_another_loss(trainers: braid.Client) -> None:
-    """The two share a target, of which the module gets a copy."""
+def test_loss_module_next_to_another_loss(trainers: braid.Client) -> None:
+    """The two share a target. The module gets a copy."""
     losses = [
         {"name": "module", "module": script(OfOneElement()), "reduction": "sum", "factor": 0.5},
         {"name": "mse"},
@@ -163,7 +163,7 @@ class Dice(nn.Module):
 
 
 class MaskedMean(nn.Module):
-    """Of the targets that are not 0; NaN for a part that has none."""
+    """Mean over targets that are not 0; NaN for a part without any."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         mask = (target != 0).double()
@@ -181,14 +181,14 @@ class InBatchNegatives(nn.Module):
 
 
 class CrossEntropy(nn.Module):
-    """The mean over the rows whose target is not -100."""
+    """Mean over the rows whose target is not -100."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         return functional.cross_entropy(output, target)
 
 
 def padded(count: int, seed: int = 0) -> Tensor:
-    """Values above 0, the first five rows masked out."""
+    """Positive values with the first five rows masked."""
     target = rows(count, 5, seed=seed).abs()
     target[:5] = 0
     return target
@@ -204,7 +204,7 @@ PARTS = [
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("options", PARTS)
 @pytest.mark.parametrize("loss", [Dice, MaskedMean, SquaredSum, InBatchNegatives])
-def test_a_loss_module_that_is_no_mean_over_rows_is_not_computed_in_parts(
+def test_non_mean_loss_module_is_not_split(
     trainers: braid.Client, loss: type[nn.Module], options: dict
 ) -> None:
     batch = ({"x": rows(ROWS, 10)}, {"target": padded(ROWS)})
@@ -225,7 +225,7 @@ def test_a_loss_module_that_is_no_mean_over_rows_is_not_computed_in_parts(
     ({"loss_mode": "central"}, 3), ({"loss_mode": "per_replica"}, 1),
 ])
 @pytest.mark.parametrize("loss", [Dice, MaskedMean, SquaredSum, InBatchNegatives])
-def test_a_loss_module_that_is_no_mean_over_rows_is_pytorchs_over_the_whole_batch(
+def test_non_mean_loss_module_equals_pytorch_on_the_whole_batch(
     trainers: braid.Client, loss: type[nn.Module], options: dict, replicas: int
 ) -> None:
     batches = [({"x": rows(ROWS, 10, seed=s)}, {"target": padded(ROWS, s)}) for s in range(3)]
@@ -242,10 +242,10 @@ def test_a_loss_module_that_is_no_mean_over_rows_is_pytorchs_over_the_whole_batc
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("options", PARTS)
-def test_a_loss_module_is_looked_at_again_for_targets_of_another_range(
+def test_loss_module_is_checked_again_for_other_targets(
     trainers: braid.Client, options: dict
 ) -> None:
-    """Until a target is ignored, cross-entropy is a mean over rows."""
+    """Cross-entropy is a mean over rows until a target is ignored."""
     batches = training.batches(3, ROWS)
     ignoring = ({"x": rows(ROWS, 10)}, {"target": classes(ROWS)})
     ignoring[1]["target"][5] = -100
@@ -264,7 +264,7 @@ def test_a_loss_module_is_looked_at_again_for_targets_of_another_range(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("options", PARTS)
-def test_a_sum_over_rows_is_computed_in_parts_with_reduction_sum(
+def test_row_sum_loss_is_split_with_reduction_sum(
     trainers: braid.Client, options: dict
 ) -> None:
     batches = [({"x": rows(ROWS, 10, seed=s)}, {"target": padded(ROWS, s)}) for s in range(3)]
@@ -280,7 +280,7 @@ def test_a_sum_over_rows_is_computed_in_parts_with_reduction_sum(
 
 
 @pytest.mark.parametrize("call", ["forward", "step", "forward_backward"])
-def test_row_9_loss_is_of_the_weights_before_the_update(
+def test_loss_uses_the_weights_before_the_update(
     trainers: braid.Client, call: str
 ) -> None:
     """All three operations compute the same loss."""

@@ -1,4 +1,4 @@
-"""What a trainer takes of memory, and steps for which there is none."""
+"""Memory of trainers, and steps without enough memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ADAM = {"name": "Adam", "lr": 0.1}
 ROWS = 64
 
 
-def test_memory_is_told_by_device(trainers: braid.Client) -> None:
-    """Parameters, which are the primary's memory on the CPU, gradients and, once there was an update,
-    Adam's two averages; the primary has its buffers twice. A step's peak is above what stays."""
+def test_memory_is_reported_per_device(trainers: braid.Client) -> None:
+    """Counts parameters (in the primary's memory on CPUs), gradients and, after an update, Adam's two
+    averages. The primary has its buffers twice. A step's peak is higher than the permanent memory."""
     parameters = sum(p.numel() * 8 for p in training_models.make("net").parameters())
     with new_trainer(
         trainers,
@@ -42,19 +42,19 @@ def test_memory_is_told_by_device(trainers: braid.Client) -> None:
         "cpu:2",
     ]
     for copies, each in zip((2, 1, 1), before, strict=True):
-        # Every parameter begins at a multiple of 64 bytes.
+        # Every parameter is aligned to 64 bytes.
         least = copies * parameters
         assert least <= each.current_bytes < least + 2 * 6 * 64
     assert after[0].current_bytes - before[0].current_bytes == 2 * parameters
     assert [each.current_bytes for each in after[1:]] == [each.current_bytes for each in before[1:]]
     for each in after:
-        # At least the first layer's activations, of 100 rows.
+        # At least the first layer's activations for 100 rows.
         assert each.peak_bytes >= each.current_bytes + 100 * 8 * 8
 
 
 @pytest.fixture(scope="module")
 def short_of_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
-    """Of a server that may take 640 MiB more than it has now: not 16 MiB for each of 64 rows."""
+    """A client of a server that may allocate 640 MiB more: not 16 MiB for each of 64 rows."""
     directory: Path = tmp_path_factory.mktemp("short")
     hungry = training_models.make("hungry")
     models.export(
@@ -74,8 +74,8 @@ def big() -> tuple:
     return {"x": rows(ROWS, 2)}, {"target": rows(ROWS, 1, seed=1)}
 
 
-def test_step_that_does_not_fit_is_refused(short_of_memory: braid.Client) -> None:
-    """With the device, what was wanted and what there is; the trainer is as before and goes on."""
+def test_step_without_enough_memory_is_rejected(short_of_memory: braid.Client) -> None:
+    """The error names the device and the needed and free memory. The trainer does not change."""
     small = {"x": rows(2, 2)}, {"target": rows(2, 1)}
     wanted = Reference("hungry", ADAM, "mse")
     with new_trainer(
@@ -99,13 +99,13 @@ def test_step_that_does_not_fit_is_refused(short_of_memory: braid.Client) -> Non
         training.assert_state(trainer, wanted, 1e-9)
 
 
-def test_micro_batch_makes_it_fit(short_of_memory: braid.Client) -> None:
+def test_micro_batches_fit_in_memory(short_of_memory: braid.Client) -> None:
     with new_trainer(
         short_of_memory, "hungry", stages=on(2), loss="mse", optimizer=ADAM, micro_batch=2
     ) as trainer:
         loss = trainer.step(*big()).loss
         wanted = Reference("hungry", ADAM, "mse")
-        # The mean over equal numbers is the number: the reference needs no memory for it.
+        # The mean of equal values is that value, so the reference needs no memory.
         wanted.outputs = lambda inputs: {"output__0": wanted.module.linear(inputs["x"])}
         assert loss == pytest.approx(wanted.step(*big()), rel=1e-9)
         training.assert_state(trainer, wanted, 1e-9)
@@ -114,7 +114,7 @@ def test_micro_batch_makes_it_fit(short_of_memory: braid.Client) -> None:
 
 
 class Vast(nn.Module):
-    """Holds memory for each row but the first two, and touches none of it."""
+    """Allocates memory for each row after the second, but does not touch it."""
 
     def __init__(self, bytes_per_row: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Vast(nn.Module):
 
 
 def available_bytes() -> int:
-    """What the machine has, or the container may have."""
+    """Returns the available memory of the machine or the container."""
     meminfo = dict(re.findall(r"(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text()))
     available = [(int(meminfo["MemAvailable"]) + int(meminfo["SwapFree"])) * 1024]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
@@ -139,8 +139,8 @@ def available_bytes() -> int:
     return min(available)
 
 
-def test_memory_is_not_lent_twice(tmp_path: Path) -> None:
-    """What a step wants is refused before it is used, when the system would only kill for it."""
+def test_memory_is_reserved_before_use(tmp_path: Path) -> None:
+    """A step is rejected before it uses memory for which the system would kill the process."""
     bytes_per_row = available_bytes() // 8
     module = Vast(bytes_per_row).double()
     example = torch.zeros(1, 2, dtype=torch.float64)
@@ -162,5 +162,5 @@ def test_memory_is_not_lent_twice(tmp_path: Path) -> None:
             assert sizes, message
             assert int(sizes[1]) == bytes_per_row > int(sizes[2])
             training.assert_unchanged(before, trainer.state_dict())
-            # As much again is there as before.
+            # The same amount is available as before.
             trainer.step({"x": rows(6, 2)}, {"target": rows(6, 1)})

@@ -1,4 +1,4 @@
-"""What the server says about itself and its models."""
+"""Metadata of the server and its models."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_server_metadata(client: triton.InferenceServerClient) -> None:
     metadata = client.get_server_metadata()
     assert metadata.name == "braid"
     assert metadata.version
-    # Whoever finds an extension here calls its methods: one that is off, or not offered whole, is
-    # not there.
+    # Clients call the methods of a listed extension, so incomplete or disabled extensions are not
+    # listed.
     assert list(metadata.extensions) == [
         "classification",
         "logging",
@@ -49,8 +49,8 @@ def test_server_metadata(client: triton.InferenceServerClient) -> None:
     ]
 
 
-# With a configuration, the configuration's names and dimensions; without, the module's argument
-# names and the example's dimensions. -1 stands for the batch and for any other free dimension.
+# With config.pbtxt: its names and dimensions. Without: the module's argument names and the
+# example's dimensions. -1 is the batch dimension or another dynamic dimension.
 @pytest.mark.parametrize(
     ("model", "inputs", "outputs"),
     [
@@ -99,12 +99,12 @@ def test_model_config_is_the_file(client: triton.InferenceServerClient) -> None:
     assert [(tensor.name, list(tensor.dims)) for tensor in config.output] == [("logits", [10])]
 
 
-def test_model_config_is_derived_where_there_is_no_file(
+def test_model_config_is_derived_without_a_file(
     client: triton.InferenceServerClient,
 ) -> None:
     config = client.get_model_config("convnet").config
     assert config.name == "convnet"
-    # perf_analyzer and its kind take 0 for a model without a batch dimension.
+    # perf_analyzer and similar tools expect 0 for a model without batch dimension.
     assert config.max_batch_size > 0
     assert [(tensor.name, list(tensor.dims)) for tensor in config.input] == [("x", [1, 28, 28])]
     assert [(tensor.name, list(tensor.dims)) for tensor in config.output] == [("output__0", [10])]

@@ -1,4 +1,4 @@
-"""/metrics: it parses, and its numbers are those of what was done."""
+"""/metrics: the format is valid, and values match the executed operations."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def server(start_server: Callable[..., Server]) -> Server:
 
 @pytest.fixture(scope="module")
 def idle(server: Server) -> Scrape:
-    """Before any request."""
+    """Metrics before any request."""
     return scrape(server.metrics_url)
 
 
 @pytest.fixture(scope="module")
 def last_loss(server: Server, idle: Scrape) -> float:
-    """Does all that is counted below; leaves the trainer "kept"."""
+    """Runs all operations that are counted below. Keeps the trainer "kept"."""
     with braid.connect(server.address) as client:
         for rows in INFERENCES:
             client.infer("mlp", {"x": np.zeros((rows, 784), np.float32)})
@@ -54,14 +54,14 @@ def busy(server: Server, last_loss: float) -> Scrape:
     return scrape(server.metrics_url)
 
 
-def test_every_name_is_the_servers_own(busy: Scrape) -> None:
+def test_all_metric_names_have_the_servers_prefix(busy: Scrape) -> None:
     assert busy.types
     for name in busy.types:
         assert name.startswith(("braid_", "process_"))
         assert name.endswith("_total") == (busy.types[name] == "counter")
 
 
-def test_what_is_served_is_documented(busy: Scrape) -> None:
+def test_exported_metrics_are_documented(busy: Scrape) -> None:
     documented = documented_metrics()
     for name in set(busy.types):
         metric = documented[name]
@@ -71,8 +71,8 @@ def test_what_is_served_is_documented(busy: Scrape) -> None:
         assert all(each == metric.labels for each in labels), name
 
 
-def test_what_is_documented_is_served(busy: Scrape) -> None:
-    """By a server that has served, trained and checkpointed; but for what needs a GPU."""
+def test_documented_metrics_are_exported(busy: Scrape) -> None:
+    """Checks a server that has served, trained and checkpointed. Excludes GPU metrics."""
     documented = {name for name in documented_metrics() if not name.startswith("braid_gpu_")}
     assert documented - set(busy.types) == set()
 
@@ -84,7 +84,7 @@ def test_requests_by_method_and_code(idle: Scrape, busy: Scrape) -> None:
         return busy.value("braid_requests_total", **labels)
 
     assert count("ModelInfer", "OK", "mlp") == len(INFERENCES)
-    assert count("ModelInfer", "NOT_FOUND") == 1  # a hostile name makes no series
+    assert count("ModelInfer", "NOT_FOUND") == 1  # A hostile name must not create a series.
     assert count("CreateTrainer", "OK", "chain") == 1
     assert count("Step", "OK", "chain") == STEPS
 
@@ -108,7 +108,7 @@ def test_request_duration_is_a_histogram(busy: Scrape) -> None:
 
 
 def test_batch_sizes(busy: Scrape) -> None:
-    """No batch is larger than the model's 64 rows, and none of the rows is lost."""
+    """No batch is larger than the model's 64 rows, and all rows are counted."""
     name = "braid_batch_size_rows"
     assert busy.types[name] == "histogram"
     assert busy.value(f"{name}_sum", model="mlp") == sum(INFERENCES)
@@ -132,8 +132,8 @@ def test_models_ready(busy: Scrape) -> None:
     assert {labels["model"] for labels in ready} == {"mlp", "chain"}
 
 
-def test_devices(busy: Scrape, last_loss: float) -> None:
-    """Every row is counted on one device, as inference or as training."""
+def test_devices_report_their_usage(busy: Scrape, last_loss: float) -> None:
+    """Every row is counted on one device, for inference or training."""
     for work, rows in (("inference", sum(INFERENCES)), ("training", STEPS * ROWS)):
         labels = [{"device": device, "work": work} for device in DEVICES]
         for name in ("braid_device_samples_total", "braid_device_chunk_size_rows_sum"):
@@ -157,7 +157,7 @@ def test_devices(busy: Scrape, last_loss: float) -> None:
     assert sum(trainers) >= 2 * chain
 
 
-def test_queue_is_empty_again(busy: Scrape) -> None:
+def test_queue_is_empty_after_the_load(busy: Scrape) -> None:
     assert busy.types["braid_queue_rows"] == "gauge"
     assert {"model": "mlp"} in busy.labels_of("braid_queue_rows")
     assert busy.value("braid_queue_rows", model="mlp") == 0
@@ -186,7 +186,7 @@ def test_training_steps(idle: Scrape, busy: Scrape) -> None:
 
 
 def test_checkpoints(idle: Scrape, busy: Scrape) -> None:
-    """The first is written when the trainer is created."""
+    """Creating a trainer writes the first one."""
     written = {"trainer": "kept", "outcome": "written"}
     assert idle.value("braid_checkpoints_total", **written) == 0
     assert busy.value("braid_checkpoints_total", **written) == 2
@@ -207,17 +207,17 @@ def test_busy_seconds_by_device_and_phase(idle: Scrape, busy: Scrape) -> None:
     for device in DEVICES:
         for phase in ("load", "forward", "backward"):
             assert 0 < seconds(device, phase) < 60
-    # Once for the whole batch, on the primary; an update's slices are shared out.
+    # Once for the whole batch on the primary. An update is sliced over the replicas.
     assert seconds("cpu:0", "loss") > 0
     assert seconds("cpu:1", "loss") == 0
     assert seconds("cpu:0", "update") > 0
-    # Threads of their own load a model, and the first worker tests it. A trainer's replicas are
-    # copied by all.
+    # Other threads load a model, and the first worker tests it. All workers copy a trainer's
+    # replicas.
     for device in DEVICES[1:]:
         assert idle.value("braid_device_busy_seconds_total", device=device, phase="load") == 0
 
 
-def test_series_of_a_deleted_trainer_end(server: Server) -> None:
+def test_series_of_deleted_trainer_disappear(server: Server) -> None:
     x, target = oracle.dataset("chain", 20)
     options = {"loss": "cross_entropy", "optimizer": {"name": "SGD", "lr": 0.1}}
     with braid.connect(server.address) as client:
@@ -228,7 +228,7 @@ def test_series_of_a_deleted_trainer_end(server: Server) -> None:
         assert labels not in scrape(server.metrics_url).labels_of("braid_training_loss")
 
 
-def test_series_of_an_unloaded_model_end(tmp_path: Path) -> None:
+def test_series_of_unloaded_model_disappear(tmp_path: Path) -> None:
     write(tmp_path / "models", "a", 1, 2)
     write(tmp_path / "models", "b", 1, 3)
     with explicit(tmp_path, "--load_model=a", "--load_model=b") as running:
@@ -241,12 +241,12 @@ def test_series_of_an_unloaded_model_end(tmp_path: Path) -> None:
         ask(running.client, "b")
         assert names() >= {"a", "b"}
         running.client.unload_model("a")
-        # The worker may still have what it ran last.
+        # The worker may still hold the model that it ran last.
         wait_until(lambda: "a" not in names())
         assert "b" in names()
 
 
-def test_device_service_counts_the_same(server: Server, busy: Scrape) -> None:
+def test_device_service_agrees_with_metrics(server: Server, busy: Scrape) -> None:
     with braid.connect(server.address) as client:
         devices = client.devices()
     assert [device.name for device in devices] == DEVICES

@@ -1,4 +1,4 @@
-"""What config.pbtxt says of versions, places and warm-up is done."""
+"""Versions, placement and warm-up follow config.pbtxt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from e2e.support.protocol import CALL_SECONDS
     ],
     ids=["default", "latest", "all", "specific"],
 )
-def test_the_policy_says_which_versions_are_served(
+def test_version_policy_selects_the_served_versions(
     tmp_path: Path, policy: str, versions: list[str]
 ) -> None:
     for version in (1, 2, 3):
@@ -84,8 +84,8 @@ def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path) -> None:
         assert ask(running.client, "zeros") == 2
 
 
-def test_a_full_batch_does_not_wait(tmp_path: Path) -> None:
-    """Whether one worker takes it or several take shares."""
+def test_full_batch_runs_immediately(tmp_path: Path) -> None:
+    """On one worker and if several workers share it."""
     delay = "dynamic_batching { max_queue_delay_microseconds: 60000000 }"
     write(tmp_path / "models", "a", 1, 2, config=CONFIG.format(rows=32) + delay)
     with Running(tmp_path) as running:
@@ -126,7 +126,7 @@ def test_instance_groups_place_replicas(tmp_path: Path) -> None:
         assert devices == {"one": {"cpu:0"}, "both": {"cpu:0", "cpu:1"}}
 
 
-def test_a_hostile_configuration_stops_no_other(tmp_path: Path) -> None:
+def test_invalid_configuration_does_not_affect_other_models(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     write(repository, "a", 1, 2)
     for name, text in {

@@ -23,10 +23,10 @@ ROWS = 11
 SGD = {"name": "SGD", "lr": 0.005, "momentum": 0.9, "weight_decay": 1e-3}
 ADAMW = {"name": "AdamW", "lr": 1e-3, "weight_decay": 0.05}
 SEED = 12
-# A trace takes others than that of its example, a pair does not.
+# A trace accepts other lengths than that of its example; a pair does not.
 LENGTHS = {"torchscript": (16, 9), "pair": (16, 16)}
 
-# Format → what the names of its models end with.
+# Format → suffix of its model names.
 SUFFIXES = {"torchscript": "", "pair": "_pair"}
 
 in_each_format = pytest.mark.parametrize("format", SUFFIXES)
@@ -41,7 +41,7 @@ on_replicas = pytest.mark.parametrize(
 def client_of(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[int], braid.Client]]:
-    """Of servers of the models in both formats."""
+    """Clients of servers with the models in both formats."""
     directory = tmp_path_factory.mktemp("foreign")
     third_party_models.export_all(directory / "models")
     third_party_models.export_pairs(directory / "models", LENGTHS["pair"][0])
@@ -69,7 +69,7 @@ def labelled_sentences(format: str) -> Iterator[Batch]:
 
 def reference(module: nn.Module, batches: Iterator[Batch], optimizer: dict, loss: Callable) -> Run:
     run = long_training.in_pytorch(module, batches, optimizer, loss)
-    # The training did something, or equality would say little.
+    # Checks that training changed something; otherwise equality would prove little.
     assert run.losses[-1] < 0.8 * run.losses[0]
     return run
 
@@ -85,7 +85,7 @@ def resnet_reference(replicas: int) -> Run:
 
 @functools.cache
 def bert_reference(format: str) -> Run:
-    """Of the model's own loss, which is the cross-entropy."""
+    """Uses the model's own loss, cross-entropy."""
 
     def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
         return module(**batch[0])[0]
@@ -93,9 +93,9 @@ def bert_reference(format: str) -> Run:
     return reference(bert(), labelled_sentences(format), ADAMW, loss)
 
 
-# The last layers are 1×1: of fewer rows a chunk, batch norm makes rounding errors grow.
+# The last layers are 1×1. With fewer rows per chunk, batch norm amplifies rounding errors.
 @in_each_format
-def test_resnet_equals_pytorch_chunk_by_chunk(
+def test_resnet_equals_pytorch_per_chunk(
     client_of: Callable[[int], braid.Client], format: str
 ) -> None:
     actual = long_training.on_server(
@@ -104,11 +104,11 @@ def test_resnet_equals_pytorch_chunk_by_chunk(
     oracle.assert_equal_runs(actual, resnet_reference(2), 1e-9)
 
 
-# A run takes 4 to 8 s, so not every number of replicas.
+# A run takes 4 to 8 s, so only some numbers of replicas are tested.
 @pytest.mark.parametrize(
     ("format", "replicas"), [("torchscript", 1), ("torchscript", 4), ("pair", 3)]
 )
-def test_resnet_with_synchronized_batch_norm_equals_pytorch_on_the_whole_batch(
+def test_resnet_with_sync_batch_norm_equals_pytorch(
     client_of: Callable[[int], braid.Client],
     format: str,
     replicas: int,
@@ -139,7 +139,7 @@ def test_bert_equals_pytorch(
 
 
 @on_replicas
-def test_bert_that_returns_its_loss_equals_pytorch(
+def test_bert_with_model_loss_equals_pytorch(
     client_of: Callable[[int], braid.Client], format: str, replicas: int
 ) -> None:
     actual = long_training.on_server(
@@ -180,14 +180,14 @@ def test_bert_with_dropout_equals_pytorch(
     ("resnet18", resnet18, third_party_models.image_batches(2, 7)),
     ("bert", bert, third_party_models.sentence_batches(2, 7, length=16)),
 ])
-def test_a_published_version_is_served(
+def test_published_version_is_served(
     client_of: Callable[[int], braid.Client],
     format: str,
     model: str,
     make: Callable[[], nn.Module],
     batches: list[Batch],
 ) -> None:
-    """With what one step has made of it, for any batch size."""
+    """After one step, for any batch size."""
     client = client_of(2)
     model += SUFFIXES[format]
     module = make()
@@ -201,7 +201,7 @@ def test_a_published_version_is_served(
         finally:
             client.rollback(model, version - 1)
         state = {name: torch.from_numpy(value) for name, value in trainer.state_dict().items()}
-    # Not strict, for buffers that only a trace saves.
+    # Not strict, because only a trace saves all buffers.
     assert not module.load_state_dict(state, strict=False).missing_keys
     with torch.no_grad():
         output = module.eval()(*inputs.values())

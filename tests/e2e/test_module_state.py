@@ -1,4 +1,4 @@
-"""Models and loss modules that change what Braid does not keep: served as they are, but not trained."""
+"""Models and loss modules with state that Braid does not track are served but not trained."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class InPart(nn.Module):
 
 
 class Keeps(Base):
-    """Changes its buffer, its argument and what it made, and assigns in a method of another name."""
+    """Modifies its buffer, argument and result, and assigns in a method that forward does not call."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.kept += 1
@@ -107,7 +107,7 @@ class Keeps(Base):
         self.mean = torch.zeros(4)
 
 
-# Each with what its refusal says.
+# Modules with words of the error.
 REFUSED: list[tuple[type[nn.Module], str]] = [
     (CountsInANumber, "assigns 'calls', which is not a buffer"),
     (AssignsATensor, "assigns 'mean', which is not a buffer"),
@@ -133,7 +133,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
 
 
 @pytest.mark.parametrize(("module", "reason"), REFUSED, ids=NAMES)
-def test_model_with_state_of_its_own_is_not_trained(
+def test_stateful_model_is_not_trainable(
     client: braid.Client, module: type[nn.Module], reason: str
 ) -> None:
     with pytest.raises(braid.FailedPrecondition, match=reason) as caught:
@@ -143,14 +143,14 @@ def test_model_with_state_of_its_own_is_not_trained(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_model_with_state_of_its_own_is_served(client: braid.Client, name: str) -> None:
+def test_stateful_model_is_served(client: braid.Client, name: str) -> None:
     output = client.infer(name, {"x": np.ones((1, 4), np.float32)})["output__0"]
-    # Less than 4 where the weight decays, with each request and while the model is loaded.
+    # Less than 4 if the weight decays with each request and during loading.
     assert output.shape == (1, 2)
     assert np.all((0 < output) & (output <= 4))
 
 
-def test_model_that_changes_its_buffers_is_trained(client: braid.Client) -> None:
+def test_model_that_changes_buffers_is_trained(client: braid.Client) -> None:
     batch = {"x": np.ones((4, 4), np.float32)}, {"target": np.zeros(4, np.int64)}
     with training.new_trainer(client, "Keeps", loss="cross_entropy", optimizer=SGD) as trainer:
         trainer.step(*batch)
@@ -159,7 +159,7 @@ def test_model_that_changes_its_buffers_is_trained(client: braid.Client) -> None
 
 
 class Centred(nn.Module):
-    """A loss whose centre moves."""
+    """A loss with a moving centre."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class OfPart(nn.Module):
     ],
     ids=["assigned", "in place", "submodule"],
 )
-def test_loss_module_with_state_is_refused(
+def test_stateful_loss_module_is_rejected(
     client: braid.Client, make: Callable[[], nn.Module], reason: str
 ) -> None:
     loss = {"name": "module", "module": torch.jit.script(make())}

@@ -1,4 +1,4 @@
-"""What a loss or a gradient that is not finite does."""
+"""Losses and gradients that are not finite."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from e2e.support.training import MANY_STEPS, assert_unchanged, new_trainer, on
 ADAM = {"name": "Adam", "lr": 0.1, "weight_decay": 0.1}
 GOOD = torch.tensor([[1.0, 2, 3], [2, 1, 1], [5, 3, 2], [1, 1, 1]]).double()
 TARGET = {"target": torch.zeros(4, 1).double()}
-# The root's gradient is infinite at 0, of one row; below it is NaN.
+# The gradient of the root is infinite at 0, for one row. Below 0 the root is NaN.
 BAD = {
     "gradient": torch.cat([GOOD[:3], torch.zeros(1, 3).double()]),
     "loss": torch.cat([-GOOD[:1], GOOD[1:]]),
 }
-# Of the mean absolute root; the target's 0 is not the root's.
+# For the mean absolute error of the root. The target 0 does not match the root.
 LOSS = {"name": "l1"}
 
 
@@ -34,11 +34,11 @@ def shifted(value: float) -> dict:
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_failing_changes_nothing(
+def test_non_finite_step_fails_without_changes(
     trainers: braid.Client, bad: torch.Tensor, replicas: int
 ) -> None:
-    """Weights, buffers, accumulated gradients and optimizer stay bit for bit, and training goes on
-    as if nothing had been."""
+    """Weights, buffers, accumulated gradients and optimizer do not change, and training continues
+    as if the step had not been sent."""
     wanted = Reference("root", ADAM, LOSS)
     with new_trainer(
         trainers, "root", stages=on(replicas), loss=LOSS, optimizer=ADAM
@@ -64,10 +64,10 @@ def test_failing_changes_nothing(
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_skipping_leaves_the_batch_out(
+def test_non_finite_step_is_skipped(
     trainers: braid.Client, bad: torch.Tensor, replicas: int
 ) -> None:
-    """The operation counts, the weights stay, and what was accumulated is still there."""
+    """The operation counts. Weights and accumulated gradients do not change."""
     wanted = Reference("root", ADAM, LOSS)
     with new_trainer(
         trainers,
@@ -89,7 +89,7 @@ def test_skipping_leaves_the_batch_out(
         info = trainer.info()
         assert (info.step, info.accumulated, info.skipped) == (1, 1, 2)
         assert info.applied_sequence == 4
-        # The schedule counts updates that were made.
+        # The schedule counts only applied updates.
         assert trainer.optim_step().lr == 0.05
         wanted.step({"x": GOOD}, shifted(-1))
         wanted.accumulate({"x": GOOD}, shifted(-1))
@@ -100,10 +100,10 @@ def test_skipping_leaves_the_batch_out(
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_update_whose_batches_were_all_left_out_is_skipped(
+def test_update_with_only_skipped_batches_is_skipped(
     trainers: braid.Client, bad: torch.Tensor, replicas: int
 ) -> None:
-    """As Step's is: a stream of both operations goes on."""
+    """Like a skipped Step, so a stream may mix both operations."""
     with new_trainer(
         trainers, "root", stages=on(replicas), loss=LOSS, optimizer=ADAM, non_finite="skip"
     ) as trainer:
@@ -118,12 +118,12 @@ def test_update_whose_batches_were_all_left_out_is_skipped(
             assert stream.optim_step().result().step == 1
         info = trainer.info()
         assert (info.step, info.skipped, info.applied_sequence) == (1, 3, 5)
-        # Nothing was left out since.
+        # No batch was skipped since.
         with pytest.raises(braid.FailedPrecondition, match="no gradients"):
             trainer.optim_step()
 
 
-def test_gradient_of_the_client_that_is_not_finite(trainers: braid.Client) -> None:
+def test_non_finite_client_gradient_is_rejected(trainers: braid.Client) -> None:
     with new_trainer(
         trainers, "root", stages=on(2), loss_mode="client", optimizer=ADAM
     ) as trainer:
@@ -137,7 +137,7 @@ def test_gradient_of_the_client_that_is_not_finite(trainers: braid.Client) -> No
             trainer.optim_step()
 
 
-def test_gradient_of_the_client_that_is_not_finite_leaves_the_graph(
+def test_non_finite_client_gradient_keeps_the_graph(
     trainers: braid.Client,
 ) -> None:
     with new_trainer(
@@ -154,7 +154,7 @@ def test_gradient_of_the_client_that_is_not_finite_leaves_the_graph(
 def new_normed(
     client: braid.Client, replicas: int, **options: Any
 ) -> AbstractContextManager[braid.Trainer]:
-    """Of a model with batch norm, whose loss the client computes."""
+    """A trainer with batch norm and a client loss."""
     return new_trainer(
         client, "normed", stages=on(replicas), loss_mode="client", optimizer=ADAM, **options
     )
@@ -172,10 +172,10 @@ def ones_like(outputs: dict) -> dict:
 
 @pytest.mark.parametrize("sync_batch_norm", [False, True])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_batch_that_would_spoil_the_buffers_where_the_client_computes_the_loss(
+def test_forward_that_makes_buffers_non_finite_fails(
     trainers: braid.Client, replicas: int, sync_batch_norm: bool
 ) -> None:
-    """Fails at once, with the buffers as they were."""
+    """Fails immediately and does not change the buffers."""
     with new_normed(trainers, replicas, sync_batch_norm=sync_batch_norm) as trainer:
         trainer.forward(with_infinity_in())
         before = trainer.state_dict()
@@ -188,7 +188,7 @@ def test_batch_that_would_spoil_the_buffers_where_the_client_computes_the_loss(
 
 @pytest.mark.parametrize("sync_batch_norm", [False, True])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_skipped_where_the_client_computes_the_loss(
+def test_non_finite_forward_is_skipped_with_client_loss(
     trainers: braid.Client, replicas: int, sync_batch_norm: bool
 ) -> None:
     with new_normed(

@@ -1,4 +1,4 @@
-"""Integers that the caller of an exported program chooses: inputs of one element."""
+"""Integer inputs of an exported program, sent as inputs of one element."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 
 
 class Scaled(nn.Module):
-    """bounded: n is from 2 to 100."""
+    """bounded: n must be from 2 to 100."""
 
     def __init__(self, bounded: bool) -> None:
         super().__init__()
@@ -46,13 +46,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
 
 @pytest.mark.parametrize("model", ["scaled", "any"])
 @pytest.mark.parametrize("n", [2, 3, 7, 100])
-def test_the_number_of_the_request_is_used(client: braid.Client, model: str, n: int) -> None:
+def test_number_from_the_request_is_used(client: braid.Client, model: str, n: int) -> None:
     outputs = client.infer(model, {"x": ROWS, "n": np.array([n])})
     np.testing.assert_array_equal(outputs["y"], ROWS * np.float32(n))
     np.testing.assert_array_equal(outputs["repeated"], np.tile(ROWS, (n, 1)))
 
 
-def test_metadata_has_the_number_as_an_input_of_one_element(client: braid.Client) -> None:
+def test_metadata_lists_the_number_as_an_input(client: braid.Client) -> None:
     metadata = client.model_metadata("scaled")
     assert [(each.name, each.datatype, list(each.shape)) for each in metadata.inputs] == [
         ("x", "FP32", [-1, 4]),
@@ -62,7 +62,7 @@ def test_metadata_has_the_number_as_an_input_of_one_element(client: braid.Client
 
 
 @pytest.mark.parametrize("n", [1, 101, -5, 2**63 - 1])
-def test_a_number_outside_the_bounds_of_the_export_is_refused(client: braid.Client, n: int) -> None:
+def test_number_out_of_exported_bounds_is_rejected(client: braid.Client, n: int) -> None:
     message = rf"'n' holds {n} .*from 2 to 100"
     with pytest.raises(braid.errors.InvalidArgument, match=message):
         client.infer("scaled", {"x": ROWS, "n": np.array([n])})
@@ -71,6 +71,6 @@ def test_a_number_outside_the_bounds_of_the_export_is_refused(client: braid.Clie
 @pytest.mark.parametrize(
     "number", [np.array([1, 2]), np.array([1.5], np.float32), np.array([2], np.int32)]
 )
-def test_another_shape_or_type_is_refused(client: braid.Client, number: np.ndarray) -> None:
+def test_wrong_shape_or_type_is_rejected(client: braid.Client, number: np.ndarray) -> None:
     with pytest.raises(braid.errors.InvalidArgument, match="input 'n'"):
         client.infer("scaled", {"x": ROWS, "n": number})

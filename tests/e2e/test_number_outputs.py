@@ -1,4 +1,4 @@
-"""Numbers that an exported program returns: parameters of the response, named as outputs are."""
+"""Number outputs of an exported program, returned as response parameters with the output's name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ output [
 
 
 class Numbers(nn.Module):
-    """Returns numbers of each kind, one of which depends on the batch, and None."""
+    """Returns numbers of each kind and None. One number depends on the batch."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor | float | None]:
         return {
@@ -76,7 +76,7 @@ def infer(
 
 
 def numbers_in(result: triton.InferResult) -> dict[str, tuple[str, bool | int | float]]:
-    """Kinds and values of the response's parameters."""
+    """Returns types and values of the response's parameters."""
     found = {}
     for name, parameter in result.get_response().parameters.items():
         kind = parameter.WhichOneof("parameter_choice")
@@ -85,7 +85,7 @@ def numbers_in(result: triton.InferResult) -> dict[str, tuple[str, bool | int | 
 
 
 @pytest.mark.parametrize("rows", [2, 3, 6])
-def test_numbers_are_parameters_and_none_is_left_out(
+def test_numbers_are_parameters_and_none_is_omitted(
     client: triton.InferenceServerClient, rows: int
 ) -> None:
     result = infer(client, rows_of(rows))
@@ -99,7 +99,7 @@ def test_numbers_are_parameters_and_none_is_left_out(
     np.testing.assert_array_equal(result.as_numpy("y"), rows_of(rows) * 2)
 
 
-def test_each_request_has_the_numbers_of_its_own_batch(
+def test_numbers_belong_to_the_requests_batch(
     client: triton.InferenceServerClient,
 ) -> None:
     sizes = [2 + n % 7 for n in range(60)]
@@ -112,7 +112,7 @@ def test_each_request_has_the_numbers_of_its_own_batch(
         np.testing.assert_array_equal(result.as_numpy("y"), rows_of(rows) * 2)
 
 
-def test_metadata_and_configuration_have_tensors_only(
+def test_metadata_and_configuration_list_only_tensors(
     client: triton.InferenceServerClient,
 ) -> None:
     assert [output.name for output in client.get_model_metadata("numbers").outputs] == ["y"]
@@ -145,20 +145,20 @@ def test_python_client_returns_numbers_with_the_arrays(
     }
 
 
-def test_python_client_returns_a_declared_number_as_an_array(address: str) -> None:
+def test_python_client_returns_declared_number_as_array(address: str) -> None:
     with braid.connect(address) as client:
         found = client.infer("configured", {"x": rows_of(4)})
     assert sorted(found) == ["rows", "y"]
     np.testing.assert_array_equal(found["rows"].reshape(-1), [4])
 
 
-def test_classes_of_a_number_are_refused(client: triton.InferenceServerClient) -> None:
+def test_classification_of_a_number_is_rejected(client: triton.InferenceServerClient) -> None:
     wanted = triton.InferRequestedOutput("rows", class_count=2)
     with pytest.raises(InferenceServerException, match=r"outputs\[0\].*'rows' is a number"):
         infer(client, rows_of(4), outputs=[wanted])
 
 
-def test_a_number_that_the_configuration_declares_is_a_tensor(
+def test_number_declared_in_the_configuration_is_a_tensor(
     client: triton.InferenceServerClient,
 ) -> None:
     result = infer(client, rows_of(4), "configured")

@@ -1,4 +1,4 @@
-"""Models whose operators are not LibTorch's: torchvision's nms."""
+"""Models with operators of other libraries: torchvision's nms."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ output [ { name: "kept" data_type: TYPE_INT64 dims: [ -1 ] } ]
 PYTHON = Path(sysconfig.get_config_var("LIBDIR") or "/") / (
     sysconfig.get_config_var("INSTSONAME") or ""
 )
-# The wheel's library wants LibTorch's for Python, and that wants Python's.
+# The wheel's library needs LibTorch's Python library, which needs Python's.
 LIBRARIES = [
     PYTHON,
     Path(torch.__file__).parent / "lib/libtorch_python.so",
-    *Path(torchvision.__file__).parent.glob("_C*.so"),  # _C_stable.so in newer releases
+    *Path(torchvision.__file__).parent.glob("_C*.so"),  # _C_stable.so in newer releases.
 ]
 
 
@@ -49,7 +49,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(not PYTHON.is_file(), reason="this Python has no shared library")
-def test_a_library_that_is_named_brings_its_operators(repository: Path, tmp_path: Path) -> None:
+def test_configured_library_provides_operators(repository: Path, tmp_path: Path) -> None:
     flag = f"--operator_libraries={','.join(map(str, LIBRARIES))}"
     corners = torch.rand(20, 2, generator=torch.Generator().manual_seed(0))
     boxes = torch.cat([corners, corners + 0.5], 1)
@@ -61,7 +61,7 @@ def test_a_library_that_is_named_brings_its_operators(repository: Path, tmp_path
     np.testing.assert_array_equal(kept, torchvision.ops.nms(boxes, scores, 0.5).numpy())
 
 
-def test_without_it_the_model_says_which_is_missing(repository: Path, tmp_path: Path) -> None:
+def test_missing_operator_is_reported(repository: Path, tmp_path: Path) -> None:
     server = Server(repository, "cpu*1", tmp_path / "run")
     with server, triton.InferenceServerClient(server.address) as client:
         (model,) = client.get_model_repository_index().models
@@ -69,7 +69,7 @@ def test_without_it_the_model_says_which_is_missing(repository: Path, tmp_path: 
     assert "torchvision::nms" in model.reason
 
 
-def test_one_that_cannot_be_loaded_ends_the_server(repository: Path, tmp_path: Path) -> None:
+def test_unloadable_library_fails_the_start(repository: Path, tmp_path: Path) -> None:
     no_library = tmp_path / "libnone.so"
     done = run_to_exit(
         f"--model_repository={repository}", f"--operator_libraries={no_library}", "--grpc_port=0"

@@ -1,4 +1,4 @@
-"""Row 10: optimizers, parameter groups, frozen and tied parameters are PyTorch's over 20 steps."""
+"""Optimizers, parameter groups, frozen and tied parameters equal PyTorch's over 20 steps."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ OPTIMIZERS = [
 @pytest.mark.parametrize(
     "spec", OPTIMIZERS, ids=["-".join([spec["name"], *list(spec)[1:]]) for spec in OPTIMIZERS]
 )
-def test_row_10_optimizer_is_that_of_pytorch(
+def test_optimizer_equals_pytorch(
     trainers: braid.Client, spec: dict, sync: str
 ) -> None:
-    """With the defaults and with every parameter."""
+    """With defaults and with every parameter."""
     training.compare(trainers, "net", batches(STEPS, ROWS), spec, "cross_entropy", sync=sync)
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_row_10_on_other_numbers_of_replicas(trainers: braid.Client, replicas: int) -> None:
+def test_other_replica_counts_equal_pytorch(trainers: braid.Client, replicas: int) -> None:
     spec = {"name": "Adam", "lr": 0.02, "amsgrad": True, "weight_decay": 0.01}
     training.compare(
         trainers, "net", batches(STEPS, ROWS), spec, "cross_entropy", replicas=replicas
@@ -80,7 +80,7 @@ GROUPS = [
     ],
     ids=["SGD", "RMSprop", "momentum of a group alone", "AdamW", "Adagrad", "first that fits"],
 )
-def test_row_10_parameter_groups(trainers: braid.Client, spec: dict, groups: list[dict]) -> None:
+def test_groups_equal_pytorch(trainers: braid.Client, spec: dict, groups: list[dict]) -> None:
     training.compare(
         trainers, "net", batches(STEPS, ROWS), spec, "cross_entropy", groups=groups
     )
@@ -94,8 +94,8 @@ def test_row_10_parameter_groups(trainers: braid.Client, spec: dict, groups: lis
     ],
     ids=["first layers", "weights"],
 )
-def test_row_10_frozen_parameters_stay(trainers: braid.Client, groups: list[dict]) -> None:
-    """Bit for bit, weight decay and momentum included."""
+def test_frozen_parameters_do_not_change(trainers: braid.Client, groups: list[dict]) -> None:
+    """Also with weight decay and momentum."""
     spec = {**SGD, "weight_decay": 0.1}
     training.compare(trainers, "net", batches(STEPS, ROWS), spec, "cross_entropy", groups=groups)
     actual = training.run(
@@ -114,10 +114,10 @@ def test_row_10_frozen_parameters_stay(trainers: braid.Client, groups: list[dict
 
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_row_10_tied_parameters_stay_tied(
+def test_tied_parameters_stay_tied(
     trainers: braid.Client, name: str, replicas: int
 ) -> None:
-    """Both uses add to one gradient, and it is updated once."""
+    """Both uses contribute to one gradient, and the parameter is updated once."""
     spec = SGD if name == "SGD" else {"name": name, "lr": 0.05, "weight_decay": 0.1}
     target = {"target": rows(ROWS, 6, seed=9)}
     given = [({"x": rows(ROWS, 6, seed=s)}, target) for s in range(STEPS)]
@@ -126,8 +126,8 @@ def test_row_10_tied_parameters_stay_tied(
     assert state["encode.weight"].tobytes() == state["decode.weight"].tobytes()
 
 
-def test_row_10_hyper_parameters_of_the_client(trainers: braid.Client) -> None:
-    """lr= and its kin reach all parameters outside groups and groups without their own."""
+def test_hyperparameters_of_the_client_apply(trainers: braid.Client) -> None:
+    """lr= and others apply to all parameters outside groups, and to groups without their own."""
     groups = [{"pattern": "bias", "lr": 0.3}, {"pattern": r"layers\.4", "weight_decay": 0.2}]
     wanted = Reference("net", SGD, "cross_entropy", groups)
     rest, bias, last = wanted.stepper.param_groups
@@ -158,8 +158,8 @@ def test_row_10_hyper_parameters_of_the_client(trainers: braid.Client) -> None:
         assert trainer.info().lr == 0.1
 
 
-def test_row_10_sgd_step_is_lr_times_gradient(trainers: braid.Client) -> None:
-    """p ← p − lr·grad: two rates move the parameters by their proportion."""
+def test_sgd_step_is_lr_times_gradient(trainers: braid.Client) -> None:
+    """p ← p − lr·grad: the ratio of updates equals the ratio of learning rates."""
     batch = batches(1, ROWS)[0]
     before = training_models.make("net").state_dict()
 

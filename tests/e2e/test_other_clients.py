@@ -1,4 +1,4 @@
-"""Two clients on one trainer whose numbers meet by chance: each is told, and nothing is built on."""
+"""Two clients on one trainer with coinciding sequence numbers: the conflict is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
 
 @pytest.fixture
 def first(client: braid.Client) -> Iterator[braid.Trainer]:
-    """After six steps, of which four are durable."""
+    """A trainer after six steps, four of them durable."""
     trainer = client.create_trainer(
         "noisy", name="shared", loss="cross_entropy", optimizer=SGD, checkpoint_every=1000
     )
@@ -54,8 +54,8 @@ READ: dict[str, Callable[[braid.Trainer], Any]] = {
 }
 
 
-def is_told(trainer: braid.Trainer, call: Callable[[braid.Trainer], Any]) -> None:
-    """And can go on from where the trainer stands."""
+def assert_conflict_reported(trainer: braid.Trainer, call: Callable[[braid.Trainer], Any]) -> None:
+    """Checks that the call reports a conflict, and that the client can resynchronize."""
     before = trainer.info()
     with pytest.raises(braid.FailedPrecondition, match="another client"):
         call(trainer)
@@ -66,46 +66,46 @@ def is_told(trainer: braid.Trainer, call: Callable[[braid.Trainer], Any]) -> Non
 
 @pytest.mark.parametrize("others", [1, 2])
 @pytest.mark.parametrize("call", [*OPERATE, *READ])
-def test_steps_in_place_of_what_a_restart_undid(
+def test_conflicting_steps_after_a_restart_are_detected(
     server: DurableServer, client: braid.Client, first: braid.Trainer, call: str, others: int
 ) -> None:
     server.start_again()
     second = client.trainer("shared")
     steps(second, range(10, 10 + others))
     second.save_checkpoint()
-    is_told(first, {**OPERATE, **READ}[call])
+    assert_conflict_reported(first, {**OPERATE, **READ}[call])
 
 
 @pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("call", [*OPERATE, *READ])
-def test_a_restoration(client: braid.Client, first: braid.Trainer, call: str, others: int) -> None:
+def test_restore_conflict_detected(client: braid.Client, first: braid.Trainer, call: str, others: int) -> None:
     second = client.trainer("shared")
     assert second.restore_checkpoint().applied_sequence == 4
     steps(second, range(10, 10 + others))
-    is_told(first, {**OPERATE, **READ}[call])
+    assert_conflict_reported(first, {**OPERATE, **READ}[call])
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("call", [*OPERATE, *READ])
-def test_a_restoration_outlives_a_restart(
+def test_conflict_after_a_restore_survives_a_restart(
     server: DurableServer,
     client: braid.Client,
     first: braid.Trainer,
     call: str,
     ending: signal.Signals,
 ) -> None:
-    """No read undoes what was decided."""
+    """No read undoes the decision."""
     second = client.trainer("shared")
     second.restore_checkpoint()
     wanted = second.state_dict()
     server.start_again(ending)
-    is_told(first, {**OPERATE, **READ}[call])
+    assert_conflict_reported(first, {**OPERATE, **READ}[call])
     second.sync()
     assert second.restore_checkpoint("step-000000004-sequence-000000004").applied_sequence == 4
     assert_same_bits(second.state_dict(), wanted)
 
 
-def test_who_restored_goes_on_through_restarts(
+def test_restoring_handle_continues_after_restarts(
     server: DurableServer, first: braid.Trainer
 ) -> None:
     first.restore_checkpoint()
@@ -116,7 +116,7 @@ def test_who_restored_goes_on_through_restarts(
     assert first.step(*batch(6)).sequence == 7
 
 
-def test_a_handle_that_only_attached_goes_on_through_restarts(
+def test_attached_handle_continues_after_restarts(
     server: DurableServer, client: braid.Client, first: braid.Trainer
 ) -> None:
     first.save_checkpoint()

@@ -1,4 +1,4 @@
-"""Packages of another release of PyTorch than the server's: their self-test decides."""
+"""Packages of another PyTorch version than the server's are accepted if their self-test passes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ OTHER = "2.10.1"
 OWN = torch.__version__.partition("+")[0]
 TRAIN, SELF_TEST, PROGRAM = "extra/train.json", "extra/self_test.json", "models/model.json"
 DATATYPES = {torch.float32: "FP32", torch.int64: "INT64"}
-# Name that the exporter gives a single output; the configuration renames it.
+# Name that the exporter gives a single output. The configuration renames it.
 OUTPUT = "output__0"
 X = torch.linspace(-1, 1, 40).reshape(4, 10).sin()
 GRADIENT = torch.linspace(1, 2, 20).reshape(4, 5).cos()
 
 Json = dict[str, Any]
-# Changes of JSON by the record's name; None for what the archive does not have, or will not have.
+# Changes of JSON by record name; None for records that are missing or to be removed.
 Changes = Mapping[str, Callable[[Json | None], Json | bytes | None]]
 
 
@@ -46,7 +46,7 @@ class WithNumbers(nn.Module):
 
 
 class Multiplied(nn.Module):
-    """n: chosen by the caller."""
+    """n: sent by the caller."""
 
     def forward(self, x: Tensor, n: int) -> Tensor:
         return x * n
@@ -58,7 +58,7 @@ def make_program() -> nn.Module:
 
 
 def rewrite(package: Path, to: Path, changes: Changes) -> None:
-    """A copy of an archive with `changes`; other files next to it are copied, too."""
+    """Copies an archive with `changes`, and the other files next to it."""
     to.parent.mkdir(parents=True)
     for beside in package.parent.glob("*.safetensors"):
         (to.parent / beside.name).write_bytes(beside.read_bytes())
@@ -142,7 +142,7 @@ def program_record(_: Json | None = None) -> Json:
 
 
 def with_more_than(record: Json, graph: int, output: str, by: float) -> Json:
-    """A record that expects numbers that are `by` larger."""
+    """Returns a record whose expected values are larger by `by`."""
     said = record["graphs"][graph]["expected"][output]
     elements = np.frombuffer(base64.b64decode(said["data"]), np.float64) + by
     said["data"] = base64.b64encode(elements.tobytes()).decode()
@@ -219,14 +219,14 @@ def client(server: Server) -> Iterator[braid.Client]:
 
 
 def lines_of(server: Server, model: str) -> list[str]:
-    """Lines of the log about the model's package."""
+    """Returns log lines about the model's package."""
     return [line for line in server.log.splitlines() if f"/{model}/1/model.pt2: exported" in line]
 
 
 @pytest.mark.parametrize(
     "model", ["own", "untested", "passes", "passes_the_exporters", "newer", "newer_minor"]
 )
-def test_a_pair_that_computes_the_same_is_served_and_trained(
+def test_pair_that_passes_the_self_test_is_served_and_trained(
     client: braid.Client, model: str
 ) -> None:
     outputs = client.infer(model, {"x": X.numpy()})
@@ -240,33 +240,33 @@ def test_a_pair_that_computes_the_same_is_served_and_trained(
 
 
 @pytest.mark.parametrize("model", ["program_own", "program_untested", "program_passes"])
-def test_a_program_that_computes_the_same_is_served(client: braid.Client, model: str) -> None:
+def test_program_that_passes_the_self_test_is_served(client: braid.Client, model: str) -> None:
     outputs = client.infer(model, {"x": X.numpy()})
     y, _, _ = make_program()(X)
     assert_close(next(iter(outputs.values())), y.detach())
 
 
-def test_a_self_test_gives_a_program_its_number(client: braid.Client, server: Server) -> None:
+def test_self_test_passes_numbers_to_a_program(client: braid.Client, server: Server) -> None:
     assert "its self-test was computed" in "".join(lines_of(server, "number"))
     outputs = client.infer("number", {"x": X.numpy(), "n": np.array([5])})
     assert_close(next(iter(outputs.values())), X * 5)
 
 
 @pytest.mark.parametrize("model", ["untested", "program_untested"])
-def test_a_package_without_a_self_test_is_warned_of(server: Server, model: str) -> None:
+def test_package_without_self_test_logs_a_warning(server: Server, model: str) -> None:
     (line,) = lines_of(server, model)
     assert "warn" in line
     for word in (OTHER, OWN, "no self-test", "braid check"):
         assert word in line
 
 
-def test_a_self_test_of_another_pytorch_than_the_package_is_warned_of(server: Server) -> None:
+def test_self_test_of_another_pytorch_logs_a_warning(server: Server) -> None:
     (line,) = lines_of(server, "passes_the_exporters")
     assert "warn" in line and f"with PyTorch {OTHER}, but its self-test was computed" in line
 
 
 @pytest.mark.parametrize("model", ["passes", "program_passes"])
-def test_a_self_test_that_passes_is_logged(server: Server, model: str) -> None:
+def test_passed_self_test_is_logged(server: Server, model: str) -> None:
     (line,) = lines_of(server, model)
     assert "info" in line
     for word in (OTHER, OWN, "passes its self-test"):
@@ -274,7 +274,7 @@ def test_a_self_test_that_passes_is_logged(server: Server, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["own", "program_own", "fails_but_is_its_own"])
-def test_the_servers_own_version_is_not_tested(
+def test_package_of_the_servers_version_skips_the_self_test(
     client: braid.Client, server: Server, model: str
 ) -> None:
     client.infer(model, {"x": X.numpy()})
@@ -299,5 +299,5 @@ def test_the_servers_own_version_is_not_tested(
         ("program_other_major", "schema_version.major: unsupported version 9"),
     ],
 )
-def test_what_is_refused_says_why(client: braid.Client, model: str, words: str) -> None:
+def test_rejected_package_reports_the_reason(client: braid.Client, model: str, words: str) -> None:
     inference_packages.assert_unavailable(client, model, words)

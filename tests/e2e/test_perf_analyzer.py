@@ -1,4 +1,4 @@
-"""Triton's own load generator runs against the server, unchanged."""
+"""Triton's perf_analyzer runs against the server without changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from e2e.support.server import ROOT, Server
 
 SCRIPT = ROOT / "scripts/perf_analyzer.sh"
-# One measurement of so many requests, whether it is stable or not: this is no benchmark.
+# One measurement of this many requests, even if unstable: this is not a benchmark.
 MEASUREMENT = [
     "--measurement-mode=count_windows",
     "--measurement-request-count=20",
@@ -20,7 +20,7 @@ MEASUREMENT = [
 
 
 def measure(server: Server, *options: str) -> None:
-    """Runs perf_analyzer on the model mlp; it must end well, with a throughput."""
+    """Runs perf_analyzer on the model mlp. Checks the exit code and that a throughput is printed."""
     command = [str(SCRIPT), "-m", "mlp", "-i", "grpc", "-u", server.address]
     done = subprocess.run(
         [*command, "--concurrency-range=4", *MEASUREMENT, *options],
@@ -36,16 +36,16 @@ def measure(server: Server, *options: str) -> None:
     assert throughput and float(throughput[1]) > 0, output
 
 
-# The model says max_batch_size 64.
+# max_batch_size is 64.
 @pytest.mark.parametrize("rows", [1, 32, 1000])
-def test_perf_analyzer_measures(serve: Callable[[str], Server], rows: int) -> None:
+def test_perf_analyzer_runs(serve: Callable[[str], Server], rows: int) -> None:
     measure(serve("cpu*2"), "-b", str(rows))
 
 
-def test_perf_analyzer_measures_a_stream(serve: Callable[[str], Server]) -> None:
+def test_perf_analyzer_runs_with_a_stream(serve: Callable[[str], Server]) -> None:
     measure(serve("cpu*2"), "--streaming", "--async")
 
 
-def test_perf_analyzer_measures_with_shared_memory(start_server: Callable[..., Server]) -> None:
+def test_perf_analyzer_runs_with_shared_memory(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*2", ("mlp",), ("--allow_client_shared_memory",))
     measure(server, "-b", "32", "--shared-memory=system")

@@ -1,4 +1,4 @@
-"""A pipe where a model's file should be keeps no thread that loads."""
+"""A named pipe instead of a model's file does not block loading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 20
 
 
 @pytest.mark.parametrize("file", ["model.pt", "model.pt2", "model.safetensors"])
-def test_a_pipe_is_refused_and_other_models_are_loaded(tmp_path: Path, file: str) -> None:
+def test_named_pipe_is_rejected_and_other_models_are_loaded(tmp_path: Path, file: str) -> None:
     write(tmp_path / "models", "good", 1, 2)
     version = tmp_path / "models" / "pipe" / "1"
     if file == "model.safetensors":
@@ -29,8 +29,8 @@ def test_a_pipe_is_refused_and_other_models_are_loaded(tmp_path: Path, file: str
     check(tmp_path, version / file, "not a regular file" if "safe" in file else "is no file")
 
 
-def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
-    """A model without one has to tell of itself, and this one cannot."""
+def test_named_pipe_as_configuration_is_rejected(tmp_path: Path) -> None:
+    """The model must describe itself then, which this one cannot."""
     write(tmp_path / "models", "good", 1, 2)
     write(tmp_path / "models", "pipe", 1, 2)
     config = tmp_path / "models" / "pipe" / "config.pbtxt"
@@ -48,5 +48,5 @@ def check(directory: Path, pipe: Path, reason: str) -> None:
             client.load_model("good", client_timeout=SECONDS)
             assert ask(client, "good") == 2
         finally:
-            # Who waits for a writer would keep the server from ending.
+            # A thread that waits for a writer would block the exit.
             os.close(os.open(pipe, os.O_RDWR))

@@ -1,4 +1,4 @@
-"""Rows 7 and 16 to 18: wherever the parts of a model and the loss are, training is PyTorch's."""
+"""Training equals PyTorch's for any placement of the model's parts and the loss."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PLACEMENTS = {
     ids=["plain", "all_reduce", "per_replica", "output", "micro_batch"],
 )
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_row_16_stages(trainers: braid.Client, placement: str, options: dict) -> None:
+def test_stages_equal_pytorch(trainers: braid.Client, placement: str, options: dict) -> None:
     training.compare(
         trainers,
         "staged",
@@ -56,7 +56,7 @@ def test_row_16_stages(trainers: braid.Client, placement: str, options: dict) ->
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_row_16_fewer_rows_than_replicas(trainers: braid.Client, count: int) -> None:
+def test_stages_with_fewer_rows_than_replicas(trainers: braid.Client, count: int) -> None:
     training.compare(
         trainers,
         "staged",
@@ -67,7 +67,7 @@ def test_row_16_fewer_rows_than_replicas(trainers: braid.Client, count: int) -> 
     )
 
 
-def test_row_16_groups_and_names_are_those_of_the_whole_model(trainers: braid.Client) -> None:
+def test_groups_and_names_span_all_stages(trainers: braid.Client) -> None:
     groups = [{"pattern": r"^features\.0", "frozen": True}, {"pattern": r"^classifier", "lr": 0.5}]
     training.compare(
         trainers,
@@ -83,7 +83,7 @@ def test_row_16_groups_and_names_are_those_of_the_whole_model(trainers: braid.Cl
 @pytest.mark.parametrize(
     "devices", [["cpu:2"], ["cpu:3", "cpu:0"], ["cpu:1", "cpu:2", "cpu:3"]], ids="-".join
 )
-def test_row_17_primary_is_the_first_device(trainers: braid.Client, devices: list[str]) -> None:
+def test_first_device_is_the_primary(trainers: braid.Client, devices: list[str]) -> None:
     with new_trainer(
         trainers, "net", stages=[{"devices": devices}], loss="cross_entropy", optimizer=SGD
     ) as trainer:
@@ -104,8 +104,8 @@ def test_row_17_primary_is_the_first_device(trainers: braid.Client, devices: lis
 
 @pytest.mark.parametrize("output", ["host", "cpu:0", "cpu:1", "cpu:3"])
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
-def test_row_18_output_device_is_any(trainers: braid.Client, output: str, loss: str) -> None:
-    """The primary's, another replica's, one that holds no replica, and the host's memory."""
+def test_output_device_may_be_any_device(trainers: braid.Client, output: str, loss: str) -> None:
+    """The primary, another replica's device, a device without a replica, and host memory."""
     target = classes(ROWS) if loss == "cross_entropy" else rows(ROWS, 5, seed=1)
     batch = ({"x": rows(ROWS, 10)}, {"target": target})
     training.compare(
@@ -113,7 +113,7 @@ def test_row_18_output_device_is_any(trainers: braid.Client, output: str, loss: 
     )
 
 
-def test_row_18_loss_runs_there(trainers: braid.Client) -> None:
+def test_loss_runs_on_the_output_device(trainers: braid.Client) -> None:
     def seconds(device: str) -> float:
         of = {each.name: each for each in trainers.devices()}
         return of[device].busy_seconds.get("loss", 0.0)
@@ -128,13 +128,13 @@ def test_row_18_loss_runs_there(trainers: braid.Client) -> None:
     ) as trainer:
         before = {device: seconds(device) for device in ALL}
         trainer.step(*batches(1, ROWS)[0])
-        worked = [device for device in ALL if seconds(device) > before[device]]
+        busy = [device for device in ALL if seconds(device) > before[device]]
         assert trainer.info().devices == ("cpu:0", "cpu:1")
-    assert worked == ["cpu:3"]
+    assert busy == ["cpu:3"]
 
 
-def test_row_7_primary_copies_nothing_to_itself(trainers: braid.Client) -> None:
-    """On one device alone the phases between devices take no time to speak of."""
+def test_single_device_has_no_copy_time(trainers: braid.Client) -> None:
+    """On a single device, phases that copy between devices take almost no time."""
     with new_trainer(
         trainers, "net", stages=on(1), loss="cross_entropy", optimizer=SGD
     ) as trainer:

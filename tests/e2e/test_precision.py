@@ -1,4 +1,4 @@
-"""Mixed precision is torch.autocast's, with torch.amp.GradScaler's scaling for float16."""
+"""Mixed precision equals torch.autocast, and loss scaling torch.amp.GradScaler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def batches() -> list:
 
 
 def reference(precision: str, scaler: dict | None = None) -> tuple[Run, list[float]]:
-    """And the scale after every step."""
+    """Returns the run and the scale after every step."""
     module = training_models.make("float32").train()
     stepper = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
     scaling = torch.amp.GradScaler(
@@ -47,8 +47,8 @@ def reference(precision: str, scaler: dict | None = None) -> tuple[Run, list[flo
 
 
 @pytest.mark.parametrize("precision", TYPES)
-def test_one_replica_is_autocast(trainers: braid.Client, precision: str) -> None:
-    """The same products are rounded in the same places: what differs is float32's sums alone."""
+def test_one_replica_equals_autocast(trainers: braid.Client, precision: str) -> None:
+    """Products are rounded alike, so only the order of float32 sums differs."""
     wanted, _ = reference(precision)
     actual = training.run(
         trainers,
@@ -60,7 +60,7 @@ def test_one_replica_is_autocast(trainers: braid.Client, precision: str) -> None
         precision=precision,
     )
     assert_equal_runs(actual, wanted, 1e-6)
-    # It is not float32's training.
+    # Differs from float32 training.
     plain = training.run(trainers, "float32", batches(), 1, loss="cross_entropy", optimizer=SGD)
     assert np.abs(np.subtract(plain.losses, wanted.losses)).max() > 1e-5
 
@@ -68,12 +68,12 @@ def test_one_replica_is_autocast(trainers: braid.Client, precision: str) -> None
 @pytest.mark.parametrize("mode", ["central", "per_replica"])
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("precision", TYPES)
-def test_several_replicas_are_near_it(
+def test_several_replicas_are_close_to_autocast(
     trainers: braid.Client, precision: str, replicas: int, mode: str
 ) -> None:
-    """A weight's gradient is rounded to half precision on each replica before the sum, where the
-    whole batch's is rounded once: of gradients below 0.3 bfloat16's 8 bits lose 0.3 / 2⁸ ≈ 1e-3, so
-    ten steps of lr 0.05, whose momentum adds up to tenfold, differ by less than 5e-3."""
+    """Each replica rounds a weight's gradient to half precision before the sum. On the whole batch
+    it is rounded once. Of gradients below 0.3, bfloat16's 8 bits lose 0.3 / 2⁸ ≈ 1e-3. Ten steps of
+    lr 0.05 with momentum, which multiplies by up to ten, differ by less than 5e-3."""
     wanted, _ = reference(precision)
     actual = training.run(
         trainers,
@@ -88,7 +88,7 @@ def test_several_replicas_are_near_it(
     assert_equal_runs(actual, wanted, 5e-3)
 
 
-def test_weights_outputs_and_losses_keep_the_models_datatype(trainers: braid.Client) -> None:
+def test_weights_outputs_and_losses_keep_their_dtype(trainers: braid.Client) -> None:
     with new_trainer(
         trainers,
         "float32",
@@ -102,15 +102,15 @@ def test_weights_outputs_and_losses_keep_the_models_datatype(trainers: braid.Cli
         assert {value.dtype for value in trainer.state_dict().values()} == {np.dtype(np.float32)}
     output = forward.outputs["output__0"]
     assert output.dtype == np.float32
-    # What came was computed in bfloat16: the lower half of every float32 is empty.
+    # Computed in bfloat16: the lower half of every float32 is zero.
     assert not (output.view(np.uint32) & 0xFFFF).any()
 
 
 SCALER = {"init_scale": 2.0**21, "growth_interval": 3, "growth_factor": 2.0}
 
 
-def test_overflow_is_skipped_and_the_scale_backs_off(trainers: braid.Client) -> None:
-    """A scale that float16 cannot hold is halved until it can; then it grows again."""
+def test_overflow_is_skipped_and_reduces_the_scale(trainers: braid.Client) -> None:
+    """A scale that overflows float16 is halved until it fits, and grows again later."""
     wanted, scales = reference("float16", SCALER)
     falls = [after < before for before, after in zip([SCALER["init_scale"], *scales], scales)]
     assert falls[0] and not all(falls) and max(scales[3:]) > min(scales)
@@ -137,8 +137,8 @@ def test_overflow_is_skipped_and_the_scale_backs_off(trainers: braid.Client) -> 
 def test_overflow_on_any_replica_skips_the_update_on_all(
     trainers: braid.Client, sync: str
 ) -> None:
-    """At first the gradient of the loss itself overflows; on several replicas smaller sums than the
-    whole batch's may already fit where that does not."""
+    """At first the loss gradient itself overflows. On several replicas, smaller sums than the whole
+    batch's may fit when that does not."""
     with new_trainer(
         trainers,
         "float32",
@@ -175,5 +175,5 @@ def test_scaled_gradients_accumulate(trainers: braid.Client) -> None:
     (2 * functional.cross_entropy(output.float(), target["target"])).backward()
     torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9).step()
     for name, value in state_of(module).items():
-        # float16's 11 bits of gradients below 1.
+        # float16 has 11 bits, for gradients below 1.
         np.testing.assert_allclose(twice[name], value, rtol=0, atol=0.05 * 2.0**-10)

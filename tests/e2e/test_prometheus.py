@@ -1,4 +1,4 @@
-"""A real Prometheus, watching a server at work, answers what the dashboards and alerts ask it."""
+"""A real Prometheus that scrapes a busy server has data for all dashboards and alerts."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from e2e.support.server import BINARY, ROOT, Server
 
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
 RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
-# The model whose clients stream, and do nothing else.
+# The model for clients that only stream.
 STREAMED = "smooth"
 WAITING = "inference: Part of the time spent waiting A"
 FAKE_NVML = BINARY.parents[1] / "lib/libfake_nvml.so"
-# Seconds that the server works under load, with a scrape in each.
+# Duration of the load in seconds, with a scrape in each second.
 SCRAPES = 10
-# What Grafana fills in.
+# Variables that Grafana fills in.
 WINDOWS = {"$__rate_interval": "30s", "$__range": "5m"}
 
 
-class Question(NamedTuple):
+class Query(NamedTuple):
     where: str
     query: str
 
 
-def dashboard_questions(**chosen: str) -> Iterator[Question]:
-    """chosen: of variables, by name; all the values of the others."""
+def dashboard_queries(**chosen: str) -> Iterator[Query]:
+    """chosen: values of variables by name. Other variables match all values."""
     for path in DASHBOARDS:
         dashboard = json.loads(path.read_text())
         values = {
@@ -51,33 +51,34 @@ def dashboard_questions(**chosen: str) -> Iterator[Question]:
                 query = target["expr"]
                 for name, value in (WINDOWS | values).items():
                     query = query.replace(name, value)
-                yield Question(f"{path.stem}: {panel['title']} {target['refId']}", query)
+                yield Query(f"{path.stem}: {panel['title']} {target['refId']}", query)
 
 
-def questions_about(model: str) -> list[Question]:
-    return sorted(set(dashboard_questions(model=model)) - set(dashboard_questions()))
+def model_queries(model: str) -> list[Query]:
+    return sorted(set(dashboard_queries(model=model)) - set(dashboard_queries()))
 
 
-def variable_questions() -> Iterator[Question]:
-    """The series that variables take their values from, and the label that they take."""
+def variable_queries() -> Iterator[Query]:
+    """Returns the series and the label that supply the values of each variable."""
     for path in DASHBOARDS:
         for variable in json.loads(path.read_text())["templating"]["list"]:
             if variable["type"] == "query":
-                yield Question(f"{path.stem}: {variable['name']}", variable["query"])
+                yield Query(f"{path.stem}: {variable['name']}", variable["query"])
 
 
-def alert_questions() -> Iterator[Question]:
-    """Each selector of an alert's expression: the whole of it has no answer while all is well."""
+def alert_queries() -> Iterator[Query]:
+    """Returns each selector of an alert's expression. The full expression is empty without a
+    fault."""
     for path in RULES:
         for group in yaml.safe_load(path.read_text())["groups"]:
             for rule in group["rules"]:
                 for selector in re.findall(r"\b(?:braid|process)_\w+(?:{[^}]*})?", rule["expr"]):
-                    yield Question(f"{rule['alert']}: {selector.split('{')[0]}", selector)
+                    yield Query(f"{rule['alert']}: {selector.split('{')[0]}", selector)
 
 
-def named(questions: Iterable[Question]) -> pytest.MarkDecorator:
+def named(queries: Iterable[Query]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
-        "question", list(dict.fromkeys(questions)), ids=lambda question: question.where
+        "query", list(dict.fromkeys(queries)), ids=lambda query: query.where
     )
 
 
@@ -87,7 +88,7 @@ def infer(client: braid.Client) -> None:
 
 
 def stream(stub: protocol.Stub, model: str) -> None:
-    """Requests that are answered, all in flight at once, and one that is refused."""
+    """Sends requests that are all in flight at once, and one that is rejected."""
     shapes = [(1, 784), (7, 784), (64, 784), (300, 784)] * 4
     requests = []
     for rows, columns in (*shapes, (1, 7)):
@@ -100,7 +101,7 @@ def stream(stub: protocol.Stub, model: str) -> None:
 
 
 def fail(client: braid.Client, stub: protocol.Stub) -> None:
-    """A call each that ends with one of the codes that alerts and dashboards look for."""
+    """Makes a call for each status code that alerts and dashboards use."""
     row = np.zeros((1, 784), np.float32)
     for error, model, inputs in (
         (braid.NotFound, "nosuch", {"x": row}),
@@ -108,10 +109,10 @@ def fail(client: braid.Client, stub: protocol.Stub) -> None:
     ):
         with pytest.raises(error):
             client.infer(model, inputs)
-    # Batches of this model wait for more requests for longer than this one has time.
+    # This model's batches wait for more requests longer than this request's timeout.
     with pytest.raises(braid.DeadlineExceeded):
         client.infer("waiting_words", {"words": np.zeros(1, np.int64)}, timeout=0.1)
-    # This server loads no models on request.
+    # This server does not load models on request.
     load = protocol.message("inference.RepositoryModelLoadRequest")(model_name="mlp")
     with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
         stub.RepositoryModelLoad(load)
@@ -124,7 +125,7 @@ def train(trainer: braid.Trainer) -> None:
 
 
 class Load:
-    """Does each of `works` again and again, each on a thread, while it is a context."""
+    """Context manager that repeats each of `works` on its own thread."""
 
     def __init__(self, *works: Callable[[], None]) -> None:
         self._threads = [threading.Thread(target=self._repeat, args=[work]) for work in works]
@@ -151,7 +152,7 @@ class Load:
 
 @pytest.fixture(scope="module")
 def server(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """Finds the fake NVML as it would find a driver's."""
+    """A server that loads the fake NVML like the driver's."""
     libraries = tmp_path_factory.mktemp("driver")
     (libraries / "libnvidia-ml.so.1").symlink_to(FAKE_NVML.resolve(strict=True))
     return start_server(
@@ -162,7 +163,7 @@ def server(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPat
 
 
 def configuration(server: Server) -> dict:
-    """The one of deploy/, for this server and impatient."""
+    """The configuration of deploy/, for this server and with short intervals."""
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(path) for path in RULES]
@@ -180,8 +181,8 @@ def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def worked(server: Server, prometheus: Prometheus) -> float:
-    """When the server had been under load for as long as SCRAPES take."""
+def loaded_at(server: Server, prometheus: Prometheus) -> float:
+    """Returns the time after the server was under load for SCRAPES scrapes."""
     options = {"loss": "cross_entropy", "optimizer": {"name": "SGD", "lr": 0.1}}
     scrapes = 'count_over_time(up{job="braid"}[5m])'
     with (
@@ -198,59 +199,59 @@ def worked(server: Server, prometheus: Prometheus) -> float:
             lambda: train(trainer),
         )
 
-        def await_scrapes(count: int) -> None:
+        def wait_for_scrapes(count: int) -> None:
             before = sum(prometheus.values(scrapes))
             wait_until(lambda: sum(prometheus.values(scrapes)) >= before + count)
 
-        # Series that begin with the load have no rate before their second scrape.
+        # New series have no rate before their second scrape.
         for work in works:
             work()
-        await_scrapes(1)
+        wait_for_scrapes(1)
         with Load(*works):
-            await_scrapes(SCRAPES)
+            wait_for_scrapes(SCRAPES)
             return time.time()
 
 
-@named(dashboard_questions())
-def test_dashboards_have_data(prometheus: Prometheus, worked: float, question: Question) -> None:
-    values = prometheus.values(question.query, worked)
+@named(dashboard_queries())
+def test_dashboards_have_data(prometheus: Prometheus, loaded_at: float, query: Query) -> None:
+    values = prometheus.values(query.query, loaded_at)
     assert values and not all(math.isnan(value) for value in values)
 
 
-@named(questions_about(STREAMED))
-def test_streams_have_data(prometheus: Prometheus, worked: float, question: Question) -> None:
-    values = prometheus.values(question.query, worked)
+@named(model_queries(STREAMED))
+def test_streams_have_data(prometheus: Prometheus, loaded_at: float, query: Query) -> None:
+    values = prometheus.values(query.query, loaded_at)
     assert values and not all(math.isnan(value) for value in values)
 
 
 @pytest.mark.parametrize("model", ["mlp", STREAMED])
-def test_requests_wait_for_a_part_of_their_time(
-    prometheus: Prometheus, worked: float, model: str
+def test_queue_time_is_part_of_the_request_time(
+    prometheus: Prometheus, loaded_at: float, model: str
 ) -> None:
-    [query] = [query for where, query in questions_about(model) if where == WAITING]
-    [part] = prometheus.values(query, worked)
+    [query] = [query for where, query in model_queries(model) if where == WAITING]
+    [part] = prometheus.values(query, loaded_at)
     assert 0 < part < 1
 
 
-@named(variable_questions())
-def test_variables_have_values(prometheus: Prometheus, worked: float, question: Question) -> None:
-    selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", question.query).groups()
+@named(variable_queries())
+def test_variables_have_values(prometheus: Prometheus, loaded_at: float, query: Query) -> None:
+    selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", query.query).groups()
     selector = re.sub(r"\$\w+", ".*", selector)
     assert prometheus.ask(f"label/{label}/values", **{"match[]": selector})
 
 
-@named(alert_questions())
-def test_alerts_have_data(prometheus: Prometheus, worked: float, question: Question) -> None:
-    assert prometheus.values(question.query, worked)
+@named(alert_queries())
+def test_alerts_have_data(prometheus: Prometheus, loaded_at: float, query: Query) -> None:
+    assert prometheus.values(query.query, loaded_at)
 
 
-def test_alerts_are_evaluated(prometheus: Prometheus, worked: float) -> None:
+def test_alerts_are_evaluated(prometheus: Prometheus, loaded_at: float) -> None:
     def rules() -> list[dict]:
         return [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
 
     wait_until(lambda: all(rule["health"] != "unknown" for rule in rules()))
     assert [rule for rule in rules() if rule["health"] != "ok"] == []
-    # The fake driver tells of one.
+    # The fake driver reports one.
     [xid] = next(rule["alerts"] for rule in rules() if rule["name"] == "BraidGpuXid")
     assert xid["labels"]["xid"] == "79"
     assert xid["annotations"]["description"].endswith("GPU-aa.")

@@ -1,4 +1,4 @@
-"""Publication: inference serves the trainer's weights, from one version to the next at once."""
+"""Publication: inference switches atomically to a trainer's weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 60
 
 @pytest.fixture
 def server(start_server: Callable[..., Server], format: str) -> Iterator[Server]:
-    """One for each test: a publication stays."""
+    """One server for each test, because publications persist."""
     server = start_server("cpu*2", names=("chain", "mlp", "convnet"), format=format)
     yield server
     server.stop()
@@ -34,7 +34,7 @@ def train(trainer: braid.Trainer, steps: int = 5) -> None:
 
 
 def module_of(trainer: braid.Trainer) -> nn.Module:
-    """The trainer's model in PyTorch, with the weights that it has now."""
+    """Returns the trainer's model in PyTorch with its present weights."""
     module = models.make(trainer.model)
     state = {name: torch.from_numpy(value) for name, value in trainer.state_dict().items()}
     module.load_state_dict(state)
@@ -43,7 +43,7 @@ def module_of(trainer: braid.Trainer) -> nn.Module:
 
 @pytest.mark.parametrize("model", ["chain", "convnet"])
 def test_published_weights_are_served(server: Server, model: str) -> None:
-    """The buffers too: the convnet's evaluation uses the running statistics."""
+    """Including buffers: the convnet's evaluation uses the running statistics."""
     x = oracle.dataset(model, 300)[0].numpy()
     with braid.connect(server.address) as client:
         trainer = client.create_trainer(model, loss="cross_entropy", optimizer=SGD)
@@ -58,7 +58,7 @@ def test_published_weights_are_served(server: Server, model: str) -> None:
         assert_close(numbered, torch.from_numpy(after))
 
 
-def test_versions_count_up(server: Server) -> None:
+def test_version_numbers_increase(server: Server) -> None:
     with braid.connect(server.address) as client:
         trainer = client.create_trainer("chain", loss="cross_entropy", optimizer=SGD)
         for version in (2, 3, 4):
@@ -86,8 +86,8 @@ def test_trainer_starts_from_the_published_version(server: Server) -> None:
             assert value.tobytes() == published[name].tobytes(), name
 
 
-def test_trainer_goes_on_after_publication(server: Server) -> None:
-    """Its later steps do not reach the version, and it trains as if it had not published."""
+def test_trainer_continues_after_publication(server: Server) -> None:
+    """Later steps do not change the version, and training is as if nothing had been published."""
     x = oracle.dataset("chain", 50)[0].numpy()
     with braid.connect(server.address) as client:
         publishing = client.create_trainer("chain", loss="cross_entropy", optimizer=SGD)
@@ -106,7 +106,7 @@ def test_trainer_goes_on_after_publication(server: Server) -> None:
 
 
 class Requester(threading.Thread):
-    """Asks for the same rows again and again until it is answered by version `last`."""
+    """Requests the same rows repeatedly until version `last` answers."""
 
     def __init__(self, address: str, x: np.ndarray, last: str) -> None:
         super().__init__(daemon=True)
@@ -126,9 +126,9 @@ class Requester(threading.Thread):
                     return
 
 
-def test_every_reply_is_wholly_one_versions(server: Server) -> None:
-    """Requests of one row, which are merged, and of 300, which are split, while four versions are
-    published."""
+def test_each_reply_comes_from_one_version(server: Server) -> None:
+    """Requests of one row, which are merged, and of 300 rows, which are split, during four
+    publications."""
     x = oracle.dataset("mlp", 300)[0].numpy()
     modules = {"1": models.make("mlp")}
     requesters = [Requester(server.address, x[:rows], "5") for rows in (1, 1, 1, 300, 300)]
@@ -143,7 +143,7 @@ def test_every_reply_is_wholly_one_versions(server: Server) -> None:
             modules[str(trainer.publish())] = module_of(trainer)
     outputs = [expected(module, x) for module in modules.values()]
     for before, after in zip(outputs, outputs[1:]):
-        assert ((before - after).abs().amax(1) > 1e-3).all(), "the versions cannot be told apart"
+        assert ((before - after).abs().amax(1) > 1e-3).all(), "the versions give the same outputs"
     for requester in requesters:
         requester.join(SECONDS)
         versions = [version for version, _ in requester.replies]

@@ -1,4 +1,4 @@
-"""Published versions: where they come from, that they last, and going back to older ones."""
+"""Published versions: origin, durability, and rollback to older versions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]
 
 @pytest.fixture
 def server(tmp_path: Path, format: str) -> Iterator[DurableServer]:
-    """One for each test: a publication stays."""
+    """One server for each test, because publications persist."""
     with durable.serving(tmp_path, format=format) as server:
         yield server
 
@@ -49,7 +49,7 @@ def step(trainer: braid.Trainer, *numbers: int) -> None:
 
 
 def outputs(client: braid.Client, version: int | None = None) -> bytes:
-    """What is served, as bits."""
+    """Returns the bytes of the served outputs."""
     (values,) = client.infer("noisy", {"x": X}, version=version).values()
     return values.tobytes()
 
@@ -60,18 +60,18 @@ def served_version(server: DurableServer) -> int:
 
 
 def publish(client: braid.Client, trainer: braid.Trainer, count: int) -> dict[int, bytes]:
-    """So many versions, each after another step, and what each replies to X."""
+    """Publishes `count` versions, each after another step. Returns the reply of each to X."""
     versions = {}
     for number in range(count):
         step(trainer, number)
         version = trainer.publish()
         versions[version] = outputs(client)
-    assert len(set(versions.values())) == count, "the versions cannot be told apart"
+    assert len(set(versions.values())) == count, "the versions give the same outputs"
     return versions
 
 
 def parameters(server: DurableServer) -> dict[str, str]:
-    """Of the ModelConfig of what is served."""
+    """Returns the parameters of the served ModelConfig."""
     with channel(server.address) as connection:
         stub = Stub(connection, "inference.GRPCInferenceService")
         config = stub.ModelConfig(message("inference.ModelConfigRequest")(name="noisy")).config
@@ -86,7 +86,7 @@ def origin(server: DurableServer) -> tuple[str, ...]:
     )
 
 
-def test_a_folder_of_a_published_number_is_told_of(
+def test_folder_that_conflicts_with_a_published_version_is_reported(
     server: DurableServer, client: braid.Client, tmp_path: Path
 ) -> None:
     versions = publish(client, create(client), 1)
@@ -102,7 +102,7 @@ def test_a_folder_of_a_published_number_is_told_of(
     assert served_version(server) == 3
 
 
-def test_the_configuration_says_where_a_version_comes_from(
+def test_configuration_has_the_origin_of_a_version(
     server: DurableServer, client: braid.Client
 ) -> None:
     assert origin(server) == ("", "", "")
@@ -126,7 +126,7 @@ def test_the_configuration_says_where_a_version_comes_from(
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_versions_outlive_the_server(
+def test_versions_survive_a_restart(
     server: DurableServer, client: braid.Client, ending: signal.Signals
 ) -> None:
     versions = publish(client, create(client), 3)
@@ -136,8 +136,8 @@ def test_versions_outlive_the_server(
     assert client.trainer("publisher").publish() == 5
 
 
-def test_an_older_version_is_served_again(server: DurableServer, client: braid.Client) -> None:
-    """Also after a restart, until the next publication, whose number is the next."""
+def test_rollback_serves_an_older_version(server: DurableServer, client: braid.Client) -> None:
+    """Also after a restart, until the next publication, which gets the next number."""
     first = outputs(client)
     trainer = create(client)
     versions = {1: first, **publish(client, trainer, 3)}
@@ -159,21 +159,21 @@ def test_an_older_version_is_served_again(server: DurableServer, client: braid.C
     assert served_version(server) == 5
 
 
-def test_a_new_trainer_starts_from_what_is_served(
+def test_new_trainer_starts_from_the_served_version(
     server: DurableServer, client: braid.Client
 ) -> None:
     publish(client, create(client), 2)
     client.rollback("noisy", 2)
     second = create(client, "second")
     assert second.info().base_version == 2
-    # It stays so, whatever is served when the server is started again.
+    # The trainer keeps it after a restart, even if another version is served.
     client.rollback("noisy", 3)
     server.start_again()
     bases = {info.name: info.base_version for info in client.trainers()}
     assert bases == {"publisher": 1, "second": 2}
 
 
-def test_there_is_no_way_back_to_what_is_not_there(
+def test_rollback_to_missing_version_is_rejected(
     server: DurableServer, client: braid.Client
 ) -> None:
     versions = publish(client, create(client), 2)
@@ -190,7 +190,7 @@ def test_there_is_no_way_back_to_what_is_not_there(
     assert outputs(client) == versions[3]
 
 
-def test_a_damaged_version_is_not_served(
+def test_damaged_version_is_not_served(
     server: DurableServer, client: braid.Client, format: str
 ) -> None:
     versions = publish(client, create(client), 3)
@@ -207,10 +207,10 @@ def test_a_damaged_version_is_not_served(
     assert outputs(client) == versions[3]
 
 
-def test_a_publication_that_is_sent_again_after_a_crash(
+def test_publication_is_idempotent_after_a_crash(
     server: DurableServer, client: braid.Client
 ) -> None:
-    """The trainer falls back behind it, and comes to it again: the same version, not two."""
+    """The trainer is rolled back and repeats the publication: one version, not two."""
     trainer = create(client, checkpoint_every=100)
     step(trainer, 0, 1)
     assert trainer.publish() == 2
@@ -225,7 +225,7 @@ def test_a_publication_that_is_sent_again_after_a_crash(
     assert trainer.publish() == 3
 
 
-def test_a_recorded_publication_outlives_the_server(
+def test_recorded_publication_survives_a_restart(
     server: DurableServer, client: braid.Client
 ) -> None:
     trainer = RawTrainer(server.address, "noisy", {"name": "cross_entropy"}, {"sgd": {}})
@@ -239,8 +239,8 @@ def test_a_recorded_publication_outlives_the_server(
     assert (reply.model, reply.version) == ("noisy", version)
 
 
-def test_other_weights_are_another_version(server: DurableServer, client: braid.Client) -> None:
-    """Of a trainer that went back, and has the numbers of its operations again."""
+def test_different_weights_get_a_new_version(server: DurableServer, client: braid.Client) -> None:
+    """The trainer was restored, so its operations reuse sequence numbers."""
     trainer = create(client)
     start = trainer.save_checkpoint()
     step(trainer, 0)
@@ -259,7 +259,7 @@ def test_other_weights_are_another_version(server: DurableServer, client: braid.
 
 
 class Requester(threading.Thread):
-    """Asks for the same rows again and again, until it is told to stop."""
+    """Requests the same rows repeatedly until it is stopped."""
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
@@ -278,25 +278,25 @@ class Requester(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def await_version(self, version: int) -> None:
+    def wait_for_version(self, version: int) -> None:
         deadline = time.monotonic() + SECONDS
         while not self.replies or self.replies[-1][0] != version:
             assert self.error is None
             assert time.monotonic() < deadline
 
 
-def test_requests_while_versions_come_and_go(server: DurableServer, client: braid.Client) -> None:
-    """None fails, and each is wholly one version's."""
+def test_requests_during_version_changes(server: DurableServer, client: braid.Client) -> None:
+    """No request fails, and each reply comes from one version."""
     wanted = {1: np.frombuffer(outputs(client), np.float32)}
     requesters = [Requester(server.address) for _ in range(4)]
     for requester in requesters:
         requester.start()
-        requester.await_version(1)
+        requester.wait_for_version(1)
     trainer = create(client)
 
     def change(version: int) -> None:
         for requester in requesters:
-            requester.await_version(version)
+            requester.wait_for_version(version)
 
     for number in range(4):
         step(trainer, number)
@@ -307,20 +307,20 @@ def test_requests_while_versions_come_and_go(server: DurableServer, client: brai
             client.rollback("noisy", back)
             change(back)
     for one, other in itertools.combinations(wanted.values(), 2):
-        assert np.abs(one - other).max() > 1e-2, "the versions cannot be told apart"
+        assert np.abs(one - other).max() > 1e-2, "the versions give the same outputs"
     for requester in requesters:
         requester.stopping.set()
         requester.join(SECONDS)
         assert requester.error is None
         assert {version for version, _ in requester.replies} == set(wanted)
         for version, values in requester.replies:
-            # Merged with others, the same rows may differ in the last bit.
+            # In a merged batch, the same rows may differ in the last bit.
             np.testing.assert_allclose(values.ravel(), wanted[version], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("config", [None, SCALED_CONFIG], ids=["derived", "config"])
-def test_a_model_that_takes_numbers_goes_back(tmp_path: Path, config: str | None) -> None:
-    """They are inputs of the configuration that is served, and of the file that is loaded."""
+def test_rollback_of_a_model_with_number_inputs(tmp_path: Path, config: str | None) -> None:
+    """Numbers are inputs of the served configuration and of the loaded file."""
     x = np.ones((2, 2), np.float32)
     inputs = [torch.zeros(1, 2), 1, 1.0, False] if config is None else None
     for version in (1, 2):
@@ -342,10 +342,10 @@ def test_a_model_that_takes_numbers_goes_back(tmp_path: Path, config: str | None
     np.testing.assert_allclose(old, new + 1, atol=1e-6)
 
 
-def test_the_origin_names_no_checkpoint_that_was_left_behind(
+def test_origin_does_not_name_an_undone_checkpoint(
     server: DurableServer, client: braid.Client
 ) -> None:
-    """Its number is the state's, its weights are not."""
+    """The checkpoint has the state's number, but other weights."""
     trainer = create(client)
     step(trainer, 0, 1)
     early = trainer.save_checkpoint()
@@ -360,7 +360,7 @@ def test_the_origin_names_no_checkpoint_that_was_left_behind(
     assert origin(server) == ("publisher", "4", saved.name)
 
 
-def test_what_is_published_again_after_a_return_is_served(
+def test_publication_after_a_restore_is_served(
     server: DurableServer, client: braid.Client
 ) -> None:
     """It has the number and the weights of a publication that was rolled back."""

@@ -1,4 +1,4 @@
-"""A request that waits for too long, behind a worker that is busy for much longer."""
+"""Requests that time out in the queue behind a busy worker."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton.Inferenc
 
 
 def products_of(client: triton.InferenceServerClient) -> int:
-    """So many that they take BUSY_SECONDS."""
+    """Returns the number of products that take BUSY_SECONDS."""
     start = time.monotonic()
     client.infer("slow", [infer_input("x", X)], parameters={"products": 200})
     return int(200 * BUSY_SECONDS / (time.monotonic() - start)) + 1
 
 
-def test_what_expires_is_answered_then_and_takes_nobodys_place(
+def test_expired_request_is_answered_and_frees_its_slot(
     client: triton.InferenceServerClient,
 ) -> None:
     answers: queue.Queue[tuple[str, float, object]] = queue.Queue()

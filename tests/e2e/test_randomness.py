@@ -1,4 +1,4 @@
-"""Dropout: reproducible for a seed, and training's alone."""
+"""Dropout: reproducible with a seed, and only in training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(client: braid.Client, replicas: int, seed: int | None, **options) -> Run
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_same_seed_gives_the_same_bits(trainers: braid.Client, replicas: int) -> None:
+def test_same_seed_is_bit_reproducible(trainers: braid.Client, replicas: int) -> None:
     first = run(trainers, replicas, seed=7)
     assert same_bits(first, run(trainers, replicas, seed=7))
     assert not same_bits(first, run(trainers, replicas, seed=8))
@@ -38,8 +38,8 @@ class Noisy(torch.nn.Module):
 
 
 @pytest.mark.parametrize("options", [{}, {"loss_mode": "per_replica"}, {"micro_batch": 2}], ids=str)
-def test_loss_module_draws_by_the_seed_too(trainers: braid.Client, options: dict) -> None:
-    """Anew for every operation and every part of a batch."""
+def test_random_loss_module_uses_the_seed(trainers: braid.Client, options: dict) -> None:
+    """Draws new numbers for every operation and every part of a batch."""
     batch = ({"x": torch.zeros(8, 10).double()}, {"target": torch.zeros(8, 5).double()})
     with_noise = {"loss": torch.jit.script(Noisy()), "optimizer": {"name": "SGD", "lr": 0.0}}
 
@@ -54,12 +54,12 @@ def test_loss_module_draws_by_the_seed_too(trainers: braid.Client, options: dict
     assert len(set(first)) == len(first)
 
 
-def test_seed_is_0_unless_given(trainers: braid.Client) -> None:
+def test_default_seed_is_0(trainers: braid.Client) -> None:
     assert same_bits(run(trainers, 2, seed=None), run(trainers, 2, seed=0))
 
 
-def test_drawn_anew_for_every_operation_row_and_chunk(trainers: braid.Client) -> None:
-    """Of eight equal rows on two replicas no two come out alike, nor do two passes."""
+def test_dropout_differs_by_operation_row_and_chunk(trainers: braid.Client) -> None:
+    """All eight equal rows on two replicas differ, and so do two passes."""
     x = rows(1, 10).repeat(8, 1)
     with new_trainer(
         trainers, "dropout", stages=on(2), loss_mode="client", optimizer=SGD
@@ -68,7 +68,7 @@ def test_drawn_anew_for_every_operation_row_and_chunk(trainers: braid.Client) ->
     assert len({row.tobytes() for row in np.concatenate(outputs)}) == 16
 
 
-def test_evaluation_draws_nothing(trainers: braid.Client) -> None:
+def test_evaluation_draws_no_random_numbers(trainers: braid.Client) -> None:
     x = rows(ROWS, 10)
     wanted = training_models.make("dropout").eval()(x).detach()
     with new_trainer(
@@ -81,9 +81,9 @@ def test_evaluation_draws_nothing(trainers: braid.Client) -> None:
     assert np.abs(first - wanted.numpy()).max() > 0.01
 
 
-def test_dropped_share_is_the_models(trainers: braid.Client) -> None:
-    """With p = 0.4 some 60 % of the hidden units are left: those that the second layer's gradient
-    reaches, of a loss that is the outputs' sum."""
+def test_dropped_fraction_is_the_models(trainers: braid.Client) -> None:
+    """With p = 0.4, about 60 % of the hidden units remain: those with a gradient in the second layer
+    for a loss that sums the outputs."""
     kept = []
     with new_trainer(
         trainers,
@@ -100,5 +100,5 @@ def test_dropped_share_is_the_models(trainers: braid.Client) -> None:
             after = trainer.state_dict()["3.weight"]
             kept.append((before != after)[0])
             before = after
-    # Of 1280 draws: five standard deviations.
+    # Five standard deviations of 1280 draws.
     assert np.mean(kept) == pytest.approx(0.6, abs=0.07)

@@ -1,4 +1,4 @@
-"""A server that looks at its repository serves what is there."""
+"""A server that polls its repository serves its current content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from e2e.support.polling import wait_until
 POLL_SECONDS = 0.2
 
 
-def test_a_poll_serves_what_changes_and_fails_no_request(tmp_path: Path) -> None:
+def test_polling_serves_changes_without_failed_requests(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     write(repository, "a", 1, 1)
     flags = ("--model_control_mode=poll", f"--repository_poll_seconds={POLL_SECONDS}")

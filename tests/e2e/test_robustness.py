@@ -1,4 +1,4 @@
-"""Failures leave nothing behind: no memory, and no mark on the requests beside them."""
+"""Failed requests leak no memory and do not affect other requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from e2e.support.inference import assert_close, expected
 from e2e.support.metrics import scrape
 from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
 from e2e.support.server import Server
-from e2e.test_errors_inference import ROWS, assert_answers, valid_request
+from e2e.test_errors_inference import ROWS, assert_outputs, valid_request
 
 InferRequest = message("inference.ModelInferRequest")
 
@@ -27,7 +27,7 @@ def stub(server: Server) -> Stub:
     return Stub(channel(server.address), "inference.GRPCInferenceService")
 
 
-def test_memory_returns_to_where_it_was(server: Server, stub: Stub) -> None:
+def test_failed_requests_do_not_leak_memory(server: Server, stub: Stub) -> None:
     def reject_all(times: int) -> None:
         for _ in range(times):
             for row in ROWS:
@@ -36,18 +36,18 @@ def test_memory_returns_to_where_it_was(server: Server, stub: Stub) -> None:
                 with pytest.raises(grpc.RpcError):
                     stub.ModelInfer(request)
 
-    # The first failures allocate what is kept: backtraces' symbols, thread caches.
+    # The first failures allocate caches: backtrace symbols and thread caches.
     reject_all(times=10)
     before = server.resident_bytes()
     reject_all(times=2000 // len(ROWS) + 1)
     assert server.resident_bytes() - before < 8 << 20
-    assert_answers(stub)
+    assert_outputs(stub)
 
 
-def test_request_that_fails_takes_no_other_with_it(
+def test_failed_request_does_not_fail_merged_requests(
     start_server: Callable[..., Server], served_format: str
 ) -> None:
-    """64 requests, merged into fewer batches, one of them with a bad index."""
+    """64 requests, merged into fewer batches. One of them has an invalid index."""
     server = start_server("cpu*2", names=("waiting_words",), format=served_format)
     stub = Stub(channel(server.address), "inference.GRPCInferenceService")
     module = models.make("waiting_words")
@@ -68,7 +68,7 @@ def test_request_that_fails_takes_no_other_with_it(
             data = future.result(timeout=CALL_SECONDS).raw_output_contents[0]
             values = np.frombuffer(data, np.float32).reshape(3, 5)
             assert_close(values, expected(module, batches[i]))
-    # They were merged, or nothing was tried: each alone would be a batch of 3.
+    # The requests were merged; unmerged, each would be a batch of 3.
     assert scrape(server.metrics_url).value(
         "braid_batch_size_rows_count", model="waiting_words"
     ) < len(batches)

@@ -1,4 +1,4 @@
-"""A rolling update under load: clients see no failure. scripts/drain_test.py does it for longer."""
+"""Rolling update under load without failed requests. scripts/drain_test.py runs it for longer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from e2e.support.server import ROOT, Server
 pytestmark = pytest.mark.serial
 TIMES = 3
 ALONE_TIMES = 5
-# Requests/s of the 1,000 that are offered: compilers and other tests may have most of the machine.
+# Expected requests/s of the 1,000 that are offered: other processes may use most of the machine.
 # The script requires all of them.
 LEAST_RATE = 100
 
@@ -28,8 +28,8 @@ def models(repository: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("client", "delay"), [("health", "1"), ("retry", "0")])
-def test_no_request_fails(models: Path, tmp_path: Path, client: str, delay: str) -> None:
-    """With the delay of those who watch health; who tries again elsewhere needs none."""
+def test_no_request_is_failed(models: Path, tmp_path: Path, client: str, delay: str) -> None:
+    """Clients that watch health need the drain delay. Clients that retry do not."""
     with rolling.fleet(models, tmp_path / "run", cpu_threads="1", drain_delay=delay) as fleet:
         with rolling.Load(fleet.addresses, client) as load:
             for number in range(TIMES):
@@ -38,10 +38,10 @@ def test_no_request_fails(models: Path, tmp_path: Path, client: str, delay: str)
     assert load.outcome.rate > LEAST_RATE
 
 
-def test_no_request_of_a_plain_client_behind_a_balancer_fails(
+def test_rolling_update_behind_a_load_balancer_fails_no_request(
     models: Path, tmp_path: Path
 ) -> None:
-    """All connections are past their age, and elsewhere, when the delay is over."""
+    """After the delay, all connections have exceeded their maximum age and moved."""
     flags = {"cpu_threads": "1", "max_connection_age": "0.5", "drain_delay": "2"}
     with rolling.fleet(models, tmp_path / "run", **flags) as fleet:
         with Balancer(fleet.servers) as balancer:
@@ -53,7 +53,7 @@ def test_no_request_of_a_plain_client_behind_a_balancer_fails(
 
 
 @pytest.mark.parametrize(("rate", "code"), [(LEAST_RATE, 0), (1_000_000, 1)])
-def test_the_script_requires_its_rate(rate: int, code: int) -> None:
+def test_script_requires_its_rate(rate: int, code: int) -> None:
     command = [sys.executable, ROOT / "scripts/drain_test.py", "--times=1", f"--rate={rate}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
@@ -61,10 +61,10 @@ def test_the_script_requires_its_rate(rate: int, code: int) -> None:
     assert f" requests/s answered; {rate} are required\n" in done.stdout
 
 
-def test_what_a_server_that_is_alone_refuses_is_worth_another_try(
+def test_rejections_of_a_single_server_are_retryable(
     models: Path, tmp_path: Path
 ) -> None:
-    """gRPC would answer CANCELLED what comes while it shuts down."""
+    """gRPC would answer CANCELLED to requests that arrive during shutdown."""
     with rolling.fleet(models, tmp_path / "run", cpu_threads="1") as fleet:
         alone, _ = fleet.servers
         with rolling.Load([alone.address], "plain", rate=100_000) as load:
@@ -74,7 +74,7 @@ def test_what_a_server_that_is_alone_refuses_is_worth_another_try(
     assert codes == {"UNAVAILABLE"}
 
 
-def test_connections_end_at_their_age_and_no_request_fails(models: Path, tmp_path: Path) -> None:
+def test_maximum_connection_age_fails_no_request(models: Path, tmp_path: Path) -> None:
     flags = {"cpu_threads": "1", "max_connection_age": "0.5"}
     with rolling.fleet(models, tmp_path / "run", **flags) as fleet:
         server, _ = fleet.servers
@@ -90,7 +90,7 @@ def test_connections_end_at_their_age_and_no_request_fails(models: Path, tmp_pat
 
 
 def clients_of(server: Server) -> set[str]:
-    """The other ends of the connections to its gRPC port."""
+    """Returns the peers of the connections to its gRPC port."""
     port, established = f"{server.ready['grpc_port']:04X}", "01"
     tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]

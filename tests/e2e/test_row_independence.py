@@ -1,4 +1,4 @@
-"""Requests share a batch only where a row's result does not depend on the other rows."""
+"""Requests are merged only if a row's result does not depend on other rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUESTS = 200
 
 
 class PointCloud(nn.Module):
-    """Gives each point its features and the largest of its cloud. Dim 0 is the points."""
+    """Returns each point's features and the maximum of its cloud. Dim 0 is the points."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,21 +36,21 @@ class PointCloud(nn.Module):
 
 
 class Pairwise(nn.Module):
-    """The product of every row with every other."""
+    """Returns the product of every pair of rows."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ x.t()
 
 
 class Pooled(nn.Module):
-    """One row for the whole cloud."""
+    """Returns one row for the whole cloud."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.amax(0)
 
 
 class LearnsToMix(nn.Module):
-    """Adds the mean of all rows as soon as `share` is above one half."""
+    """Adds the mean of all rows once `share` exceeds one half."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ WITHOUT_CONFIG = {
 
 
 def write(directory: Path, module: nn.Module, format: str) -> None:
-    example = torch.zeros(4, 6)  # All that bundled_inputs takes is small or constant.
+    example = torch.zeros(4, 6)  # bundled_inputs accepts only small or constant tensors.
     if format == "torchscript":
         models.export(directory, module, inputs=[example])
     else:
@@ -130,7 +130,7 @@ def points(count: int, seed: int) -> np.ndarray:
 def answers(
     client: triton.InferenceServerClient, requests: list[tuple[str, list[triton.InferInput]]]
 ) -> list[triton.InferResult]:
-    """Sends all requests at once and returns the results in their order."""
+    """Sends all requests at once. Returns the results in order."""
     replies: queue.Queue = queue.Queue()
     for i, (model, inputs) in enumerate(requests):
         client.async_infer(
@@ -146,8 +146,8 @@ def answers(
     return [results[i] for i in range(len(requests))]
 
 
-def test_a_request_with_fewer_rows_than_a_mixing_program_takes_is_refused(tmp_path: Path) -> None:
-    """A copy of a row, which fills up other models' requests, would change the others."""
+def test_too_small_request_for_row_mixing_program_is_rejected(tmp_path: Path) -> None:
+    """Padding with a copy of a row, as for other models, would change the other rows."""
     example = torch.zeros(4, 6)
     program = tmp_path / "models/cloud/1/model.pt2"
     programs.save(program, seeded(PointCloud), [example], programs.any_batch([example], min=3))
@@ -162,7 +162,7 @@ def test_a_request_with_fewer_rows_than_a_mixing_program_takes_is_refused(tmp_pa
 
 
 @pytest.mark.parametrize("model", [*WITHOUT_CONFIG, "alone", "dependent"])
-def test_requests_for_models_that_mix_rows_are_answered_alone(
+def test_requests_for_row_mixing_models_are_not_merged(
     client: triton.InferenceServerClient, model: str
 ) -> None:
     module = seeded(WITHOUT_CONFIG.get(model, (PointCloud, ""))[0])
@@ -174,24 +174,24 @@ def test_requests_for_models_that_mix_rows_are_answered_alone(
 
 
 @pytest.mark.parametrize("model", ["cloud_exported", "cloud_torchscript", "dependent"])
-def test_metadata_says_that_rows_depend_on_each_other(
+def test_metadata_reports_dependent_rows(
     client: triton.InferenceServerClient, model: str
 ) -> None:
     said = client.get_model_config(model, as_json=True)["config"]
-    assert "max_batch_size" not in said  # 0
+    assert "max_batch_size" not in said  # 0 is omitted.
     assert said["input"][0]["dims"] == ["-1", "6"]
     assert said["output"][0]["dims"] == ["-1", "8"]
     assert said["parameters"]["row_independence"]["string_value"] == "dependent"
     assert said["parameters"]["row_independence.reason"]["string_value"]
 
 
-def test_the_log_says_why_requests_are_not_merged(server: Server) -> None:
+def test_log_explains_why_requests_are_not_merged(server: Server) -> None:
     (line,) = (each for each in server.log.splitlines()
                if "'cloud_exported'" in each and "neither merged nor split" in each)
     assert "of output 'output__0'" in line
 
 
-def test_a_configuration_that_declares_batches_is_refused_with_the_evidence(
+def test_batched_configuration_is_rejected_with_evidence(
     client: triton.InferenceServerClient,
 ) -> None:
     reason = reasons(client)["declared", "1"]
@@ -205,7 +205,7 @@ def test_assumed_independence_is_not_tested(client: triton.InferenceServerClient
     assert said["parameters"]["row_independence"]["string_value"] == "assumed"
 
 
-def test_an_output_of_another_width_than_configured_is_refused(
+def test_output_of_unexpected_width_is_rejected(
     client: triton.InferenceServerClient,
 ) -> None:
     assert "[4, 3]" in reasons(client)["narrow", "1"]
@@ -213,7 +213,7 @@ def test_an_output_of_another_width_than_configured_is_refused(
         infer(client, "too_narrow", {"x": points(2, seed=1)})
 
 
-def test_a_second_start_reads_the_result(server: Server, tmp_path: Path) -> None:
+def test_restart_reads_the_cached_result(server: Server, tmp_path: Path) -> None:
     repository = tmp_path / "models"
     write(repository / "cloud", seeded(PointCloud), "exported")
     for _ in range(2):
@@ -228,7 +228,7 @@ def test_a_second_start_reads_the_result(server: Server, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("format", ["torchscript", "pair"])
-def test_a_published_version_that_has_learnt_to_mix_rows_merges_no_requests(
+def test_published_row_mixing_version_does_not_merge(
     tmp_path: Path, format: str
 ) -> None:
     repository = tmp_path / "models"
@@ -259,7 +259,7 @@ def test_a_published_version_that_has_learnt_to_mix_rows_merges_no_requests(
 
 
 class Counted(nn.Module):
-    """Takes an integer that indexes nothing, and returns one number for the batch, too."""
+    """Takes an integer that is not an index, and also returns one number for the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 3 ] }, { name: "mean" data_typ
 """
 
 
-def test_a_published_version_is_merged_as_declared_where_little_can_be_proven(
+def test_published_version_merges_as_declared_without_proof(
     tmp_path: Path,
 ) -> None:
     models.export(tmp_path / "models/m", seeded(Counted), config=COUNTED)
@@ -298,7 +298,7 @@ def test_a_published_version_is_merged_as_declared_where_little_can_be_proven(
     assert said["parameters"]["row_independence"]["string_value"] == "unproven"
 
 
-def test_a_model_that_mixes_rows_trains_and_its_trainer_says_so(
+def test_row_mixing_model_trains_and_is_reported(
     server: Server, client: triton.InferenceServerClient
 ) -> None:
     with braid.connect(server.address) as trainers:
@@ -312,7 +312,7 @@ def test_a_model_that_mixes_rows_trains_and_its_trainer_says_so(
         trainer.delete()
 
 
-def test_concurrent_requests_to_all_models_are_answered_as_each_alone(
+def test_concurrent_requests_equal_single_requests(
     serve: Callable[..., Server], served_format: str
 ) -> None:
     with triton.InferenceServerClient(serve("cpu*2", served_format).address) as client:

@@ -1,4 +1,4 @@
-"""Ways to make a step that come to the same result: synchronization, pieces of a batch."""
+"""Ways to run a step that give the same result: synchronization methods and micro-batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from e2e.support import training
 from e2e.support.training import batches, classes, new_trainer, on, rows, same_bits
 
 ROWS = 11
-# More than the server tries both ways for, before it chooses.
+# More steps than the server uses to measure both methods before it chooses one.
 STEPS = 24
 ADAM = {"name": "AdamW", "lr": 0.02, "amsgrad": True}
 
@@ -25,7 +25,7 @@ ADAM = {"name": "AdamW", "lr": 0.02, "amsgrad": True}
     ],
     ids=["plain", "clipping", "groups", "per_replica"],
 )
-def test_synchronizations_give_the_same_bits(
+def test_synchronization_methods_are_bit_identical(
     trainers: braid.Client, options: dict, replicas: int
 ) -> None:
     runs = [
@@ -55,10 +55,10 @@ def test_synchronizations_give_the_same_bits(
     ],
     ids=["mean", "sum"],
 )
-def test_micro_batches_add_up(
+def test_micro_batches_equal_the_whole_batch(
     trainers: braid.Client, loss: dict, replicas: int, size: int
 ) -> None:
-    """To one step over the whole batch, with one loss; also while gradients accumulate."""
+    """Equal to one step over the whole batch with one loss, also during accumulation."""
     training.compare(
         trainers,
         "net",
@@ -71,8 +71,8 @@ def test_micro_batches_add_up(
 
 
 @pytest.mark.parametrize("mode", ["central", "per_replica"])
-def test_micro_batches_accumulate_and_fail_as_one(trainers: braid.Client, mode: str) -> None:
-    """A piece that fails takes those before it back."""
+def test_failed_micro_batch_undoes_the_others(trainers: braid.Client, mode: str) -> None:
+    """A micro-batch that fails rolls back those before it."""
     good, again = batches(2, ROWS)
     bad = ({"x": good[0]["x"]}, {"target": good[1]["target"].clone()})
     bad[1]["target"][-1] = 5
@@ -96,10 +96,10 @@ def test_micro_batches_accumulate_and_fail_as_one(trainers: braid.Client, mode: 
         training.assert_state(trainer, wanted, training.MANY_STEPS)
 
 
-def test_row_13_every_micro_batch_starts_from_the_primarys_buffers(
+def test_micro_batches_start_from_the_primarys_buffers(
     trainers: braid.Client,
 ) -> None:
-    """The buffer counts passes; on both replicas the second one is the second."""
+    """The buffer counts passes. On both replicas, the second pass is number two."""
     with new_trainer(
         trainers, "counted", stages=on(2), loss="mse", optimizer=ADAM, micro_batch=2
     ) as trainer:
@@ -110,8 +110,8 @@ def test_row_13_every_micro_batch_starts_from_the_primarys_buffers(
         assert trainer.state_dict()["calls"] == 4
 
 
-def test_micro_batches_leave_no_row_alone(trainers: braid.Client) -> None:
-    """Batch norm has nothing to say of one row."""
+def test_micro_batches_have_no_single_row(trainers: braid.Client) -> None:
+    """Batch norm has no variance for a single row."""
     with new_trainer(
         trainers, "normed", stages=on(1), loss="mse", optimizer=ADAM, micro_batch=4
     ) as trainer:
@@ -119,7 +119,7 @@ def test_micro_batches_leave_no_row_alone(trainers: braid.Client) -> None:
     assert [chunk.rows for chunk in result.chunks] == [3, 3, 3]
 
 
-def test_micro_batch_is_the_most_rows_of_a_chunk(trainers: braid.Client) -> None:
+def test_micro_batch_is_the_maximum_chunk_size(trainers: braid.Client) -> None:
     with new_trainer(
         trainers, "net", stages=on(2), loss="cross_entropy", optimizer=ADAM, micro_batch=3
     ) as trainer:
@@ -129,7 +129,7 @@ def test_micro_batch_is_the_most_rows_of_a_chunk(trainers: braid.Client) -> None
     assert outputs["output__0"].shape == (ROWS, 5)
 
 
-def test_stream_is_the_same_as_single_calls(trainers: braid.Client) -> None:
+def test_stream_equals_single_calls(trainers: braid.Client) -> None:
     options = {"loss": "cross_entropy", "optimizer": ADAM, "stages": on(2)}
     wanted = training.run(trainers, "net", batches(STEPS, ROWS), **options)
     with new_trainer(trainers, "net", **options) as trainer:
@@ -139,7 +139,7 @@ def test_stream_is_the_same_as_single_calls(trainers: braid.Client) -> None:
         assert same_bits(wanted, training.Run(losses, trainer.state_dict()))
 
 
-def test_step_is_forward_backward_and_update(trainers: braid.Client) -> None:
+def test_step_equals_forward_backward_and_update(trainers: braid.Client) -> None:
     options = {"loss": "cross_entropy", "optimizer": ADAM, "stages": on(3)}
     wanted = training.run(trainers, "net", batches(5, ROWS), **options)
     with new_trainer(trainers, "net", **options) as trainer:
@@ -150,8 +150,8 @@ def test_step_is_forward_backward_and_update(trainers: braid.Client) -> None:
         assert same_bits(wanted, training.Run(losses, trainer.state_dict()))
 
 
-def test_layout_of_an_array_makes_no_difference(trainers: braid.Client) -> None:
-    """Transposed and cut arrays and tensors that require a gradient are what their values are."""
+def test_array_layout_does_not_matter(trainers: braid.Client) -> None:
+    """Transposed and sliced arrays, and tensors that require gradients, are sent by value."""
     x, labels = rows(ROWS, 10), classes(ROWS)
     wide = torch.zeros(10, 2 * ROWS, dtype=torch.float64)
     wide[:, ::2] = x.T

@@ -1,5 +1,5 @@
-"""Row 10: schedules that the server drives are PyTorch's, in every reply's learning rate and in the
-weights that come of it."""
+"""Learning rate schedules on the server equal PyTorch's, in every reply's learning rate and in the
+resulting weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEDULES = {
     "MultiStepLR gamma": {"name": "MultiStepLR", "milestones": [4, 4, 9, 30], "gamma": 0.5},
     "ExponentialLR": {"name": "ExponentialLR", "gamma": 0.93},
     "CosineAnnealingLR": {"name": "CosineAnnealingLR", "T_max": STEPS},
-    # Down, up and down again: beyond T_max it goes on.
+    # Down, up and down again: the schedule continues beyond T_max.
     "CosineAnnealingLR eta_min": {"name": "CosineAnnealingLR", "T_max": 13, "eta_min": 0.03},
     "OneCycleLR": CYCLE,
     "OneCycleLR linear": {**CYCLE, "anneal_strategy": "linear", "pct_start": 0.4},
@@ -72,7 +72,7 @@ def compare(
             wanted.step(*batch)
         np.testing.assert_allclose(actual, lrs, rtol=1e-9)
         training.assert_state(trainer, wanted, MANY_STEPS)
-    # The schedule did something, or equality would say little.
+    # Checks that the schedule changed something; otherwise equality would prove little.
     assert max(lrs) > 1.5 * min(lrs)
 
 
@@ -80,13 +80,13 @@ def compare(
 @pytest.mark.filterwarnings("ignore:.*epoch parameter")
 @pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["SGD", "AdamW"])
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_row_10_schedule_is_that_of_pytorch(
+def test_schedule_equals_pytorch(
     trainers: braid.Client, name: str, optimizer: dict
 ) -> None:
     compare(trainers, optimizer, SCHEDULES[name])
 
 
-def test_row_10_one_cycle_ends(trainers: braid.Client) -> None:
+def test_one_cycle_schedule_ends(trainers: braid.Client) -> None:
     batch = batches(1, ROWS)[0]
     with new_trainer(
         trainers,
@@ -119,13 +119,13 @@ PLATEAUS = {
 
 
 @pytest.mark.parametrize("name", PLATEAUS)
-def test_row_10_plateau_of_the_loss_is_that_of_pytorch(trainers: braid.Client, name: str) -> None:
+def test_plateau_on_the_loss_equals_pytorch(trainers: braid.Client, name: str) -> None:
     compare(trainers, SGD, PLATEAUS[name])
 
 
 @pytest.mark.parametrize("name", PLATEAUS)
-def test_row_10_plateau_of_the_clients_metric(trainers: braid.Client, name: str) -> None:
-    """A metric that comes with every fourth update; the loss then counts no more."""
+def test_plateau_on_the_clients_metric_equals_pytorch(trainers: braid.Client, name: str) -> None:
+    """The metric comes with every fourth update; the loss is ignored then."""
     metrics = [5.0, 4.0, 4.2, 4.1, 3.99, 3.99, 4.5, 4.5, 6.0, 7.0, 2.0, 2.0]
     lrs, wanted_lrs = [], []
     wanted = Reference("net", SGD, "cross_entropy", GROUPS, PLATEAUS[name])
@@ -151,10 +151,10 @@ def test_row_10_plateau_of_the_clients_metric(trainers: braid.Client, name: str)
         training.assert_state(trainer, wanted, MANY_STEPS)
 
 
-def test_row_10_plateau_of_a_metric_that_comes_with_a_skipped_update(
+def test_plateau_counts_a_metric_sent_with_a_skipped_update(
     trainers: braid.Client,
 ) -> None:
-    """As a loop calls scheduler.step(metric), whatever GradScaler or the loop has left out."""
+    """Like a loop that calls scheduler.step(metric) even if GradScaler skipped the update."""
     schedule = {**PLATEAU, "patience": 0}
     wanted = Reference("net", SGD, "cross_entropy", (), schedule)
     inputs, targets = batches(1, ROWS)[0]
@@ -184,13 +184,13 @@ def test_row_10_plateau_of_a_metric_that_comes_with_a_skipped_update(
 
 
 @pytest.mark.parametrize("accumulates", [False, True], ids=["step", "optim_step"])
-def test_row_10_plateau_forgets_the_losses_of_an_update_that_overflows(
+def test_plateau_drops_losses_of_an_overflowed_update(
     trainers: braid.Client, accumulates: bool
 ) -> None:
-    """Gone with the gradients: the mean of the next update is its own batches'."""
+    """They are dropped with the gradients. The next mean covers only the next update's batches."""
     schedule = {**PLATEAU, "patience": 0, "threshold": 0.0}
     inputs = {"x": rows(ROWS, 10).float()}
-    # Each better than the one before, but for the one that overflows.
+    # Each loss is lower than the one before, except the one that overflows.
     values = [20.0, 3e4, 19.0, 18.0, 17.0]
     with new_trainer(
         trainers,
@@ -213,8 +213,8 @@ def test_row_10_plateau_forgets_the_losses_of_an_update_that_overflows(
         assert trainer.info().lr == 1e-6
 
 
-def test_row_10_plateau_looks_at_means_over_an_interval(trainers: braid.Client) -> None:
-    """The mean of the losses of each three updates, of two batches each."""
+def test_plateau_uses_means_over_an_interval(trainers: braid.Client) -> None:
+    """Uses the mean loss of three updates with two batches each."""
     schedule = {**PLATEAU, "patience": 0, "threshold": 0.1, "interval": 3}
     plain = {key: value for key, value in schedule.items() if key != "interval"}
     wanted = Reference("net", SGD, "cross_entropy", (), plain)
@@ -241,8 +241,8 @@ def test_row_10_plateau_looks_at_means_over_an_interval(trainers: braid.Client) 
     assert lrs[-1] < lrs[0]
 
 
-def test_row_10_schedule_counts_updates_alone(trainers: braid.Client) -> None:
-    """Neither accumulated batches nor forward passes nor evaluations bring it on."""
+def test_schedule_counts_only_updates(trainers: braid.Client) -> None:
+    """Accumulated batches, forward passes and evaluations do not advance it."""
     batch = batches(1, ROWS)[0]
     schedule = {"name": "StepLR", "step_size": 1, "gamma": 0.5}
     with new_trainer(
@@ -257,8 +257,8 @@ def test_row_10_schedule_counts_updates_alone(trainers: braid.Client) -> None:
             assert trainer.optim_step().lr == pytest.approx(lr)
 
 
-def test_row_10_schedule_that_the_client_drives(trainers: braid.Client) -> None:
-    """lr= and group_lr= from PyTorch's own scheduler, a step at a time."""
+def test_client_driven_schedule_equals_pytorch(trainers: braid.Client) -> None:
+    """lr= and group_lr= come from PyTorch's scheduler, step by step."""
     wanted = Reference("net", SGD, "cross_entropy", GROUPS, SCHEDULES["CosineAnnealingLR"])
     with new_trainer(
         trainers,

@@ -1,4 +1,4 @@
-"""The Python client and the `braid` command against servers that want credentials."""
+"""The Python client and the `braid` command with servers that require credentials."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(directory: Path) -> Iterator[Server]:
-    """Plaintext on loopback, with tokens."""
+    """A plaintext server on loopback with tokens."""
     flags = (f"--auth_tokens={directory / 'tokens'}",)
     with Server(directory / "models", "cpu*1", directory / "plain", flags) as server:
         yield server
@@ -49,7 +49,7 @@ def plain(directory: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def mutual(directory: Path, authority: Authority) -> Iterator[Server]:
-    """Mutual TLS, with tokens and certificates."""
+    """A server with mutual TLS, tokens and certificates."""
     pair = authority.issue_server()
     flags = (
         f"--tls_cert={pair.certificate}",
@@ -63,7 +63,7 @@ def mutual(directory: Path, authority: Authority) -> Iterator[Server]:
 
 
 def use(client: braid.Client, name: str) -> None:
-    """Every kind of call, as far as an admin gets."""
+    """Makes every kind of call that an admin may make."""
     assert client.is_ready(MODEL)
     (tensor,) = client.model_metadata(MODEL).inputs
     x = np.ones((4, 10), np.float32)
@@ -78,14 +78,14 @@ def use(client: braid.Client, name: str) -> None:
     trainer.delete()
 
 
-def test_python_shows_a_token(plain: Server) -> None:
+def test_python_client_with_a_token(plain: Server) -> None:
     with braid.connect(plain.address, token=TOKEN) as client:
         use(client, "plain")
         assert TOKEN not in repr(client)
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])
-def test_python_without_a_good_token(plain: Server, token: str | None) -> None:
+def test_python_client_with_invalid_token_fails(plain: Server, token: str | None) -> None:
     with braid.connect(plain.address, token=token, wait_ready=10) as client:
         with pytest.raises(braid.Unauthenticated, match="token|credentials"):
             client.models()
@@ -109,7 +109,7 @@ def test_python_over_mutual_tls(mutual: Server, authority: Authority, client_pai
             use(client, "mutual")
 
 
-def test_python_believes_public_authorities_unless_told(mutual: Server) -> None:
+def test_python_client_trusts_public_authorities_by_default(mutual: Server) -> None:
     with braid.connect(mutual.address, tls=True, token=TOKEN) as client:
         assert not client.is_ready()
 
@@ -124,13 +124,13 @@ def test_python_believes_public_authorities_unless_told(mutual: Server) -> None:
         ({"token": "line\n"}, "token: expected one word"),
     ],
 )
-def test_python_refuses_what_makes_no_sense(arguments: dict, message: str) -> None:
+def test_python_client_rejects_inconsistent_credentials(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         braid.connect("127.0.0.1:1", **arguments)
 
 
 def run(server: Server, *arguments: str | Path, token: str | None = None) -> tuple[int, str]:
-    """The exit code of `braid`, and all that it wrote. token: its environment's."""
+    """Returns the exit code and the output of `braid`. token: for its environment."""
     environment = {name: value for name, value in os.environ.items() if name != "BRAID_TOKEN"}
     if token is not None:
         environment["BRAID_TOKEN"] = token
@@ -145,7 +145,7 @@ def run(server: Server, *arguments: str | Path, token: str | None = None) -> tup
     return done.returncode, done.stdout + done.stderr
 
 
-def test_command_shows_a_token(plain: Server, directory: Path) -> None:
+def test_command_with_a_token(plain: Server, directory: Path) -> None:
     for code, output in (
         run(plain, "--token_file", directory / "token", "models"),
         run(plain, "models", token=TOKEN),
@@ -174,7 +174,7 @@ def test_command_over_mutual_tls(
     assert run(mutual, "models", token=TOKEN)[0] == 1
 
 
-def test_command_says_what_is_missing(plain: Server, directory: Path) -> None:
+def test_command_reports_missing_credentials(plain: Server, directory: Path) -> None:
     (directory / "empty").write_text("\n")
     for arguments, expected in (
         (("--cert", directory / "token"), "--cert and --key belong together"),

@@ -1,4 +1,4 @@
-"""Operations are applied in the order of their numbers, each exactly once."""
+"""Operations are applied in the order of their numbers, exactly once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trainer(serve: Callable[[str], Server]) -> Iterator[RawTrainer]:
 
 
 def operations() -> list[tuple[str, tuple, dict]]:
-    """One of each operation that leaves the repository alone."""
+    """Returns one of each operation that does not change the repository."""
     batch = ({"x": X}, {"target": LABELS})
     return [
         ("Step", batch, {"report_split": True}),
@@ -40,7 +40,7 @@ def operations() -> list[tuple[str, tuple, dict]]:
 
 
 def refused(trainer: RawTrainer, method: str, request: Any) -> grpc.RpcError:
-    """The error; nothing has changed."""
+    """Returns the error. Checks that nothing has changed."""
     before = trainer.snapshot()
     with pytest.raises(grpc.RpcError) as caught:
         trainer.send(method, request)
@@ -48,7 +48,7 @@ def refused(trainer: RawTrainer, method: str, request: Any) -> grpc.RpcError:
     return caught.value
 
 
-def test_replay_returns_the_recorded_reply_and_changes_nothing(trainer: RawTrainer) -> None:
+def test_retry_returns_the_recorded_reply_without_changes(trainer: RawTrainer) -> None:
     for method, arguments, fields in operations():
         request = trainer.request(method, *arguments, **fields)
         reply = trainer.apply(method, *arguments, **fields)
@@ -62,7 +62,7 @@ def test_replay_returns_the_recorded_reply_and_changes_nothing(trainer: RawTrain
         assert trainer.snapshot() == before
 
 
-def test_number_taken_by_another_payload_is_aborted(trainer: RawTrainer) -> None:
+def test_reused_number_with_another_payload_is_aborted(trainer: RawTrainer) -> None:
     for method, arguments, fields in operations():
         trainer.apply(method, *arguments, **fields)
         for other in ("Step", "ForwardBackward"):
@@ -73,8 +73,8 @@ def test_number_taken_by_another_payload_is_aborted(trainer: RawTrainer) -> None
             assert str(trainer.sequence) in error.details()
 
 
-def test_another_clients_operation_is_not_ones_own_again(trainer: RawTrainer) -> None:
-    """Although it asks for the same."""
+def test_equal_operation_of_another_client_is_aborted(trainer: RawTrainer) -> None:
+    """Even with the same content."""
     first = {"client_id": "a"}
     for method, arguments, fields in operations():
         trainer.apply(method, *arguments, **fields, sender=first)
@@ -88,7 +88,7 @@ def test_another_clients_operation_is_not_ones_own_again(trainer: RawTrainer) ->
         assert trainer.send(method, own).status.replayed
 
 
-def test_another_trainer_of_the_name_is_not_the_one_meant(trainer: RawTrainer) -> None:
+def test_recreated_trainer_with_the_same_name_is_detected(trainer: RawTrainer) -> None:
     batch = ({"x": X}, {"target": LABELS})
     assert trainer.info().id
     wrong = trainer.request("Step", *batch, sender={"trainer_id": "0" * 32})
@@ -98,8 +98,8 @@ def test_another_trainer_of_the_name_is_not_the_one_meant(trainer: RawTrainer) -
     trainer.apply("Step", *batch, sender={"trainer_id": trainer.info().id})
 
 
-def test_same_payload_of_another_operation_is_aborted(trainer: RawTrainer) -> None:
-    """Step and ForwardBackward take the same fields: the method belongs to the payload."""
+def test_reused_number_with_another_method_is_aborted(trainer: RawTrainer) -> None:
+    """Step and ForwardBackward have the same fields, so the payload includes the method."""
     trainer.apply("Step", {"x": X}, {"target": LABELS})
     request = trainer.request("ForwardBackward", {"x": X}, {"target": LABELS})
     request.sequence = trainer.sequence
@@ -108,7 +108,7 @@ def test_same_payload_of_another_operation_is_aborted(trainer: RawTrainer) -> No
 
 @pytest.mark.parametrize("offset", [-2, 1, 5, 2**40])
 @pytest.mark.parametrize("method", ["Step", "ForwardBackward", "OptimStep", "Forward"])
-def test_any_other_number_is_refused_with_the_one_expected(
+def test_unexpected_number_is_rejected_with_the_expected_one(
     trainer: RawTrainer, method: str, offset: int
 ) -> None:
     for _ in range(2):
@@ -133,14 +133,14 @@ def test_update_needs_gradients(trainer: RawTrainer) -> None:
     assert error.code() == CODES.FAILED_PRECONDITION
 
 
-def test_failed_operation_uses_up_no_number(trainer: RawTrainer) -> None:
+def test_failed_operation_does_not_consume_its_number(trainer: RawTrainer) -> None:
     request = trainer.request("Step", {"x": X[:, :9]}, {"target": LABELS})
     assert refused(trainer, "Step", request).code() == CODES.INVALID_ARGUMENT
-    # Corrected, it is sent with the same number, which no payload has taken.
+    # The corrected operation uses the same number, which is still free.
     assert trainer.apply("Step", {"x": X}, {"target": LABELS}).status.step == 1
 
 
-def test_same_number_sent_by_many_at_once_is_applied_once(trainer: RawTrainer) -> None:
+def test_concurrent_retries_are_applied_once(trainer: RawTrainer) -> None:
     request = trainer.request("Step", {"x": X}, {"target": LABELS})
     futures = [trainer.stub.Step.future(request) for _ in range(16)]
     replies = [future.result() for future in futures]

@@ -1,5 +1,6 @@
-"""Served modules that keep what they are given, or return memory of their own: the numbers are PyTorch's, and nobody else's
-request is touched."""
+"""Served modules that store their inputs or return their own memory: outputs equal PyTorch's, and
+other requests are not affected."""
+
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ MOST = 8
 
 
 class RunningMean(nn.Module):
-    """Begins with its first input, which it goes on to change in place."""
+    """Starts with its first input and modifies it in place later."""
 
     mean: Optional[Tensor]  # noqa: UP045
 
@@ -37,7 +38,7 @@ class RunningMean(nn.Module):
 
 
 class Window(nn.Module):
-    """The sum of the last three inputs."""
+    """Returns the sum of the last three inputs."""
 
     inputs: List[Tensor]  # noqa: UP006
 
@@ -102,10 +103,10 @@ def client(
 
 
 @pytest.mark.parametrize("make", STATEFUL, ids=lambda make: make.__name__)
-def test_what_a_module_keeps_of_requests_that_are_gone(
+def test_stored_inputs_outlive_their_requests(
     repository: Path, tmp_path: Path, make: Callable[[], nn.Module]
 ) -> None:
-    """Between two requests others come, for whom the memory of the first is used again."""
+    """Other requests between the two reuse the memory of the first."""
     module = torch.jit.script(make()).eval()
     numbers = np.random.default_rng(0)
     with (
@@ -124,7 +125,7 @@ def test_what_a_module_keeps_of_requests_that_are_gone(
 
 @pytest.mark.parametrize("name", ["Workspace", "OrderedWorkspace"])
 @pytest.mark.parametrize("rows", [1, MOST, MOST + 1, 30, 100])
-def test_a_workspace_holds_one_chunk_and_the_reply_all(
+def test_reused_workspace_does_not_corrupt_split_replies(
     client: braid.Client, name: str, rows: int
 ) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, 4), dtype=np.float32)
@@ -132,7 +133,7 @@ def test_a_workspace_holds_one_chunk_and_the_reply_all(
 
 
 @pytest.mark.parametrize("name", ["Workspace", "OrderedWorkspace"])
-def test_a_workspace_is_shared_by_requests_that_come_together(
+def test_reused_workspace_does_not_corrupt_merged_replies(
     client: braid.Client, name: str
 ) -> None:
     numbers = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""SIGTERM: nothing new is accepted, what is being done is finished, exit code 0."""
+"""SIGTERM: new requests are rejected, running ones complete, exit code 0."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from e2e.support.raw_trainer import RawTrainer
 from e2e.support.server import Server
 
 InferRequest = message("inference.ModelInferRequest")
-# Of the slow model, one row at a time: a second, long enough for all that happens meanwhile.
+# A second on the slow model, one row at a time: longer than the rest of a test.
 X = np.random.default_rng(0).standard_normal((60, 256)).astype(np.float32)
 
-# On a busy machine it takes longer.
+# Longer on a busy machine.
 PATIENT = ("--drain_timeout=50",)
 
 
@@ -40,12 +40,12 @@ def wait_for_first_row(server: Server) -> None:
 
 
 def wait_until_not_ready(stub: Stub) -> None:
-    """The signal is sent; the server has yet to take it."""
+    """Waits until the server has handled the signal."""
     request = message("inference.ServerReadyRequest")()
     wait_until(lambda: not stub.ServerReady(request).ready)
 
 
-def test_request_in_flight_is_finished(start_server: Callable[..., Server]) -> None:
+def test_request_in_flight_completes(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*1", names=("slow",), flags=PATIENT)
     with channel(server.address) as connection:
         stub = Stub(connection, "inference.GRPCInferenceService")
@@ -56,14 +56,14 @@ def test_request_in_flight_is_finished(start_server: Callable[..., Server]) -> N
         with pytest.raises(grpc.RpcError) as caught:
             stub.ModelInfer(request_of(X[:1]))
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        assert not in_flight.done(), "too fast: the request ended before the server was asked"
+        assert not in_flight.done(), "too fast: the request ended before SIGTERM"
         reply = in_flight.result()
     values = np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(X.shape)
     assert_close(values, expected(models.make("slow"), X), rtol=1e-4, atol=1e-5)
     assert server.wait() == 0, server.log
 
 
-def test_operation_in_flight_is_finished(start_server: Callable[..., Server]) -> None:
+def test_operation_in_flight_completes(start_server: Callable[..., Server]) -> None:
     server = start_server("cpu*1", names=("slow",), flags=PATIENT)
     trainer = RawTrainer(server.address, "slow", {"name": "mse"}, {"sgd": {}})
     request = trainer.request("Step", {"x": X[:32]}, {"target": X[:32]})
@@ -78,9 +78,9 @@ def test_operation_in_flight_is_finished(start_server: Callable[..., Server]) ->
 
 
 @pytest.mark.parametrize("devices", ["cpu*1", "cpu*3"])
-def test_idle_server_ends_at_once(start_server: Callable[..., Server], devices: str) -> None:
+def test_idle_server_exits_immediately(start_server: Callable[..., Server], devices: str) -> None:
     server = start_server(devices, names=("chain",))
-    # A connection that nobody closes must not hold it.
+    # An open connection must not delay the exit.
     with channel(server.address) as connection:
         grpc.channel_ready_future(connection).result(timeout=CALL_SECONDS)
         started = time.monotonic()
@@ -93,7 +93,7 @@ def test_idle_server_ends_at_once(start_server: Callable[..., Server], devices: 
 def reply_being_read(
     server: Server, x: np.ndarray
 ) -> Iterator[tuple[http2.StuckReader, grpc.Future]]:
-    """The model's output is `x` again, of which the client has read one MiB and then stops."""
+    """The model returns `x`. The client has read one MiB of the reply and then stops."""
     request = InferRequest(model_name="identity_fp32")
     request.inputs.add(name="x", datatype="FP32", shape=[1, x.size])
     request.raw_input_contents.append(x.tobytes())
@@ -107,8 +107,8 @@ def reply_being_read(
         yield reader, reply
 
 
-def test_reply_that_is_being_read_is_finished(start_server: Callable[..., Server]) -> None:
-    """It takes longer than what has no reply to wait for is given."""
+def test_reply_in_transit_completes(start_server: Callable[..., Server]) -> None:
+    """It takes longer than the grace period for calls without a reply."""
     server = start_server("cpu*1", names=("identity_fp32",), flags=PATIENT)
     x = np.arange(1 << 24, dtype=np.float32)
     with reply_being_read(server, x) as (reader, reply):
@@ -120,7 +120,7 @@ def test_reply_that_is_being_read_is_finished(start_server: Callable[..., Server
     assert server.wait() == 0, server.log
 
 
-def test_reply_that_nobody_reads_does_not_keep_the_server(
+def test_unread_reply_does_not_delay_the_exit(
     start_server: Callable[..., Server],
 ) -> None:
     server = start_server("cpu*1", names=("identity_fp32",), flags=("--drain_timeout=2",))
@@ -128,7 +128,7 @@ def test_reply_that_nobody_reads_does_not_keep_the_server(
         started = time.monotonic()
         server.terminate()
         assert server.wait() == 0, server.log
-        assert time.monotonic() - started < 10  # gRPC alone would wait for the kernel's 20
+        assert time.monotonic() - started < 10  # gRPC alone would wait for the kernel's 20 s.
         assert "dropping replies that clients do not read" in server.log
         reader.die()
         assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE

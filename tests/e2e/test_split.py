@@ -1,4 +1,4 @@
-"""Rows 1 to 4: how a batch is cut over the replicas, and how outputs come together."""
+"""How a batch is split over the replicas, and how outputs are gathered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENT = {"loss_mode": "client", "optimizer": "SGD"}
         (7, 1, [7]),
     ],
 )
-def test_row_1_batch_is_cut_as_torch_chunk_does(
+def test_batch_is_split_like_torch_chunk(
     trainers: braid.Client, count: int, replicas: int, split: list[int]
 ) -> None:
     x = rows(count, 10)
@@ -35,7 +35,7 @@ def test_row_1_batch_is_cut_as_torch_chunk_does(
     assert [chunk.device for chunk in forward.chunks] == [f"cpu:{i}" for i in range(len(split))]
 
 
-def test_row_2_inputs_of_different_rows_are_refused(trainers: braid.Client) -> None:
+def test_inputs_with_different_row_counts_are_rejected(trainers: braid.Client) -> None:
     with new_trainer(
         trainers, "with_loss", loss_mode="model", loss={"output": "loss"}, optimizer="SGD"
     ) as trainer:
@@ -45,8 +45,8 @@ def test_row_2_inputs_of_different_rows_are_refused(trainers: braid.Client) -> N
         assert word in caught.value.message
 
 
-def test_row_3_split_is_told_with_shapes(trainers: braid.Client) -> None:
-    """30×5 on three devices: 10×5 in and 10×2 out on each, 30×5 in and 30×2 out outside."""
+def test_split_is_reported_with_shapes(trainers: braid.Client) -> None:
+    """30×5 on three devices: inputs of 10×5 and outputs of 10×2 on each, 30×5 and 30×2 overall."""
     x = rows(30, 5)
     with new_trainer(trainers, "line", stages=on(3), **CLIENT) as trainer:
         forward = trainer.forward({"input": x}, report_split=True)
@@ -57,7 +57,7 @@ def test_row_3_split_is_told_with_shapes(trainers: braid.Client) -> None:
     )
 
 
-def test_row_3_split_is_told_of_every_stage(trainers: braid.Client) -> None:
+def test_split_is_reported_for_every_stage(trainers: braid.Client) -> None:
     stages = [
         {"path": "features", "devices": ["cpu:1", "cpu:2", "cpu:3"]},
         {"path": "classifier", "devices": ["cpu:0"]},
@@ -75,8 +75,8 @@ def test_row_3_split_is_told_of_every_stage(trainers: braid.Client) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-def test_row_4_nested_outputs_are_gathered_by_name(trainers: braid.Client, replicas: int) -> None:
-    """What has no rows becomes one element a chunk."""
+def test_nested_outputs_are_gathered_by_name(trainers: braid.Client, replicas: int) -> None:
+    """Outputs without rows become a vector with one element per chunk."""
     x = rows(10, 6)
     module = training_models.make("nested")
     chunks = [reference.by_name(module(chunk)) for chunk in x.chunk(replicas)]

@@ -1,4 +1,4 @@
-"""Stages in mixed precision: each is given what autocast has the one before compute."""
+"""Stages in mixed precision receive the dtype that autocast computes in the previous stage."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def reference(name: str, precision: str) -> tuple[list[float], dict]:
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("model", MODELS)
-def test_stages_are_autocast(client: braid.Client, model: str, precision: str) -> None:
-    """As PyTorch's, and as those of TorchScript: rounded in the same places."""
+def test_stages_equal_autocast(client: braid.Client, model: str, precision: str) -> None:
+    """Equal to PyTorch's and TorchScript's results, with the same rounding."""
     losses, state = reference(model, precision)
     for format in (model, f"{model}_script"):
         got_losses, got_state = train(client, format, precision)

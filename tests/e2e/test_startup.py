@@ -1,4 +1,4 @@
-"""Flags, startup and its failures: one clear line, exit code 2."""
+"""Flags, startup and startup errors: one clear line, exit code 2."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def server(start_server: Callable[..., Server]) -> Server:
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """A port that another process listens on."""
+    """A port on which another process listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         yield taken.getsockname()[1]
 
 
-def test_help_tells_every_flag() -> None:
+def test_help_lists_every_flag() -> None:
     done = run_to_exit("--help")
     assert done.returncode == 0
     assert done.stderr == ""
@@ -48,10 +48,10 @@ def test_help_tells_every_flag() -> None:
         assert flag in done.stdout
 
 
-def assert_refused(
+def assert_start_fails(
     flags: list[str], *words: str, environment: dict[str, str] | None = None
 ) -> None:
-    """The server ends with exit code 2 and one line on stderr, with all of `words` in it."""
+    """Checks for exit code 2 and one line on stderr that contains all of `words`."""
     done = run_to_exit(*flags, environment=environment)
     assert done.returncode == 2, done
     lines = done.stderr.splitlines()
@@ -60,7 +60,7 @@ def assert_refused(
         assert word in lines[0]
 
 
-def good_flags(repository: Path, directory: Path) -> dict[str, str]:
+def valid_flags(repository: Path, directory: Path) -> dict[str, str]:
     return {
         "--model_repository": str(repository),
         "--data_dir": str(directory / "data"),
@@ -90,12 +90,12 @@ def good_flags(repository: Path, directory: Path) -> dict[str, str]:
         ("--profile", "/tmp"),
     ],
 )
-def test_bad_value_is_refused(repository: Path, tmp_path: Path, flag: str, value: str) -> None:
-    flags = {**good_flags(repository, tmp_path), flag: value}
-    assert_refused([f"{name}={text}" for name, text in flags.items()], flag, value)
+def test_invalid_value_is_rejected(repository: Path, tmp_path: Path, flag: str, value: str) -> None:
+    flags = {**valid_flags(repository, tmp_path), flag: value}
+    assert_start_fails([f"{name}={text}" for name, text in flags.items()], flag, value)
 
 
-# Codes of cuInit(), versions that the driver supports, and what the CUDA runtime makes of them.
+# Return codes of cuInit(), driver versions, and the resulting errors of the CUDA runtime.
 UNUSABLE_DRIVERS = [
     ("802", "13020", "system not yet initialized (cudaErrorSystemNotReady"),
     ("0", "11040", "CUDA driver version is insufficient for CUDA runtime version"),
@@ -103,7 +103,7 @@ UNUSABLE_DRIVERS = [
 
 
 def unusable_driver(directory: Path, init: str, version: str) -> dict[str, str]:
-    """The environment of a process that finds a CUDA driver with which no GPU can be used."""
+    """Environment of a process with a CUDA driver that cannot use any GPU."""
     (directory / "libcuda.so.1").symlink_to(FAKE_CUDA_DRIVER.resolve(strict=True))
     return {
         "LD_LIBRARY_PATH": str(directory),
@@ -113,12 +113,12 @@ def unusable_driver(directory: Path, init: str, version: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("init", "version", "reason"), UNUSABLE_DRIVERS)
-def test_a_gpu_that_cannot_be_used_is_refused_with_the_drivers_reason(
+def test_unusable_gpu_is_rejected_with_the_drivers_reason(
     repository: Path, tmp_path: Path, init: str, version: str, reason: str
 ) -> None:
-    flags = {**good_flags(repository, tmp_path), "--devices": "cuda"}
+    flags = {**valid_flags(repository, tmp_path), "--devices": "cuda"}
     environment = unusable_driver(tmp_path, init, version)
-    assert_refused(
+    assert_start_fails(
         [f"{name}={text}" for name, text in flags.items()],
         "--devices",
         reason,
@@ -127,7 +127,7 @@ def test_a_gpu_that_cannot_be_used_is_refused_with_the_drivers_reason(
 
 
 @pytest.mark.parametrize(("init", "version", "reason"), UNUSABLE_DRIVERS)
-def test_auto_logs_why_no_gpu_can_be_used_and_serves_on_cpus(
+def test_auto_devices_log_unusable_gpus_and_use_the_cpu(
     start_server: Callable[..., Server], tmp_path: Path, init: str, version: str, reason: str
 ) -> None:
     environment = unusable_driver(tmp_path, init, version)
@@ -137,31 +137,31 @@ def test_auto_logs_why_no_gpu_can_be_used_and_serves_on_cpus(
 
 
 @pytest.mark.parametrize("extra", ["--nosuch=1", "--grpc-port=1", "surplus"])
-def test_unknown_flag_is_refused(repository: Path, tmp_path: Path, extra: str) -> None:
-    flags = good_flags(repository, tmp_path)
-    assert_refused([*(f"{name}={text}" for name, text in flags.items()), extra], extra)
+def test_unknown_flag_is_rejected(repository: Path, tmp_path: Path, extra: str) -> None:
+    flags = valid_flags(repository, tmp_path)
+    assert_start_fails([*(f"{name}={text}" for name, text in flags.items()), extra], extra)
 
 
 def test_model_repository_is_required(tmp_path: Path) -> None:
-    assert_refused([f"--data_dir={tmp_path}"], "--model_repository")
+    assert_start_fails([f"--data_dir={tmp_path}"], "--model_repository")
 
 
 @pytest.mark.parametrize("flag", ["--grpc_port", "--metrics_port", "--health_port"])
-def test_port_in_use_is_refused(
+def test_port_in_use_is_rejected(
     repository: Path, tmp_path: Path, taken_port: int, flag: str
 ) -> None:
-    flags = {**good_flags(repository, tmp_path), flag: str(taken_port)}
-    assert_refused([f"{name}={text}" for name, text in flags.items()], flag, str(taken_port))
+    flags = {**valid_flags(repository, tmp_path), flag: str(taken_port)}
+    assert_start_fails([f"{name}={text}" for name, text in flags.items()], flag, str(taken_port))
 
 
 @pytest.mark.parametrize("flag", ["--grpc_port", "--metrics_port", "--health_port"])
-def test_port_of_another_server_is_refused(
+def test_port_of_another_server_is_rejected(
     repository: Path, tmp_path: Path, server: Server, flag: str
 ) -> None:
-    """gRPC would share it, and clients would reach either server by chance."""
+    """gRPC would share the port, and clients would reach either server at random."""
     port = server.ready[flag.removeprefix("--")]
-    flags = {**good_flags(repository, tmp_path), flag: str(port)}
-    assert_refused([f"{name}={text}" for name, text in flags.items()], flag, str(port))
+    flags = {**valid_flags(repository, tmp_path), flag: str(port)}
+    assert_start_fails([f"{name}={text}" for name, text in flags.items()], flag, str(port))
 
 
 def test_ready_file(server: Server) -> None:
@@ -173,11 +173,11 @@ def test_ready_file(server: Server) -> None:
             pass
 
 
-def test_log_tells_what_runs_where(server: Server) -> None:
+def test_log_reports_devices_and_models(server: Server) -> None:
     ports = [str(server.ready[name]) for name in ("grpc_port", "metrics_port", "health_port")]
     for word in ("convnet", "cpu:0", "cpu:1", *ports):
         assert word in server.log
 
 
-def test_idle_server_is_small(server: Server) -> None:
+def test_idle_server_memory_is_small(server: Server) -> None:
     assert server.resident_bytes() < 450 << 20

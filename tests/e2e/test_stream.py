@@ -1,4 +1,4 @@
-"""Streams of operations: their order, what breaks them, and what was applied then."""
+"""Streams of operations: order, errors, and the operations applied before an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from e2e.support.streams import exchange, operation
 CODES = grpc.StatusCode
 X = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 LABELS = np.array([0, 1, 2, 3, 4, 0])
-# Of the slow model: long enough for all that happens meanwhile.
+# Duration on the slow model: longer than the rest of a test.
 SLOW = np.random.default_rng(0).standard_normal((60, 256)).astype(np.float32)
 
 
@@ -58,7 +58,7 @@ def step_at(trainer: RawTrainer, sequence: int, x: np.ndarray = X) -> Any:
 def test_operations_of_every_kind_are_answered_in_order(
     address: str, trainer: RawTrainer
 ) -> None:
-    """With what the same calls, one by one, reply."""
+    """The replies equal those of single calls."""
     batch = ({"x": X}, {"target": LABELS})
     kinds = [
         ("Step", batch, {"report_split": True}),
@@ -90,8 +90,8 @@ def test_operations_of_every_kind_are_answered_in_order(
     twin.delete()
 
 
-def test_an_operation_that_fails_ends_the_stream(address: str, trainer: RawTrainer) -> None:
-    """Those before it are answered, those behind it are not applied."""
+def test_failed_operation_ends_the_stream(address: str, trainer: RawTrainer) -> None:
+    """Earlier operations are answered, later ones are not applied."""
     requests = [step_at(trainer, number) for number in range(1, 9)]
     requests[4] = step_at(trainer, 5, X[:, :9])
     replies, error = exchange(address, requests)
@@ -99,7 +99,7 @@ def test_an_operation_that_fails_ends_the_stream(address: str, trainer: RawTrain
     assert error.code() == CODES.INVALID_ARGUMENT
     assert violated_fields(error) == ["inputs[0].shape"]
     assert trainer.info().applied_sequence == trainer.info().step == 4
-    # Corrected, it goes on there.
+    # The corrected operation continues there.
     replies, error = exchange(address, [step_at(trainer, number) for number in range(5, 9)])
     assert error is None
     assert [reply.status.step for reply in replies] == [5, 6, 7, 8]
@@ -114,22 +114,22 @@ def test_an_operation_that_fails_ends_the_stream(address: str, trainer: RawTrain
         (5, CODES.FAILED_PRECONDITION),
     ],
 )
-def test_a_number_out_of_turn_ends_the_stream(
+def test_out_of_order_number_ends_the_stream(
     address: str, trainer: RawTrainer, sequence: int, code: grpc.StatusCode
 ) -> None:
-    """Nothing behind it is applied, also where its number would be the next."""
+    """No later operation is applied, even if its number would be the next."""
     requests = [step_at(trainer, number) for number in (1, 2, 3)]
     requests += [step_at(trainer, sequence, X + 1), *(step_at(trainer, n) for n in (4, 5, 6))]
     replies, error = exchange(address, requests)
     assert len(replies) == 3
     assert error.code() == code
     assert "expected 4" in error.details()
-    # This waits for its turn behind all that was sent.
+    # This call waits for its turn after all that was sent.
     reply = trainer.send("Step", step_of(trainer, 4))
     assert (reply.status.step, reply.status.replayed) == (4, False)
 
 
-def test_the_last_operation_may_be_sent_again(address: str, trainer: RawTrainer) -> None:
+def test_last_operation_may_be_retried(address: str, trainer: RawTrainer) -> None:
     first, _ = exchange(address, [step_at(trainer, 1), step_at(trainer, 2)])
     again, error = exchange(address, [step_at(trainer, number) for number in (2, 2, 3)])
     assert error is None
@@ -138,7 +138,7 @@ def test_the_last_operation_may_be_sent_again(address: str, trainer: RawTrainer)
     assert trainer.info().step == 3
 
 
-def test_a_stream_is_of_one_trainer(address: str, trainer: RawTrainer) -> None:
+def test_stream_belongs_to_one_trainer(address: str, trainer: RawTrainer) -> None:
     other = make_trainer(address)
     replies, error = exchange(
         address, [step_at(trainer, 1), step_at(other, 1), step_at(trainer, 2)]
@@ -151,14 +151,14 @@ def test_a_stream_is_of_one_trainer(address: str, trainer: RawTrainer) -> None:
     other.delete()
 
 
-def test_a_message_without_an_operation(address: str, trainer: RawTrainer) -> None:
+def test_message_without_operation_is_rejected(address: str, trainer: RawTrainer) -> None:
     replies, error = exchange(address, [step_at(trainer, 1), streams.StreamRequest()])
     assert len(replies) == 1
     assert error.code() == CODES.INVALID_ARGUMENT
     assert violated_fields(error) == ["operation"]
 
 
-def test_a_trainer_that_is_not_there(address: str, trainer: RawTrainer) -> None:
+def test_missing_trainer_is_not_found(address: str, trainer: RawTrainer) -> None:
     trainer.name, name = "no-such-trainer", trainer.name
     replies, error = exchange(address, [step_at(trainer, 1)])
     trainer.name = name
@@ -166,8 +166,8 @@ def test_a_trainer_that_is_not_there(address: str, trainer: RawTrainer) -> None:
     assert error.code() == CODES.NOT_FOUND
 
 
-def test_a_deep_pipeline_is_applied_in_its_order(address: str, trainer: RawTrainer) -> None:
-    """Far more than the server takes at a time; it never refuses what is in order."""
+def test_deep_pipeline_is_applied_in_order(address: str, trainer: RawTrainer) -> None:
+    """Far more operations than the server reads at a time. None that is in order is rejected."""
     count = 3000
     replies, error = exchange(
         address, (step_at(trainer, number, X[:1]) for number in range(1, count + 1))
@@ -177,8 +177,8 @@ def test_a_deep_pipeline_is_applied_in_its_order(address: str, trainer: RawTrain
     assert not any(reply.status.replayed for reply in replies)
 
 
-def test_a_step_takes_the_gradients_that_wait_for_it(address: str) -> None:
-    """ForwardBackward and Step come to what two ForwardBackwards and OptimStep do, every time."""
+def test_step_adds_to_accumulated_gradients(address: str) -> None:
+    """ForwardBackward and Step equal two ForwardBackwards and OptimStep, every time."""
     one, other = make_trainer(address), make_trainer(address)
     batch = ({"x": X}, {"target": LABELS})
     for _ in range(40):
@@ -193,7 +193,7 @@ def test_a_step_takes_the_gradients_that_wait_for_it(address: str) -> None:
 
 
 def wait_until_busy(address: str, trainer: RawTrainer, request: Any) -> Any:
-    """Sends a stream of a slow operation, and returns it once the server is at it."""
+    """Sends a stream with a slow operation. Returns it once the server executes the operation."""
     requests = iter([operation("Step", request)])
     forever = threading.Event()
 
@@ -209,26 +209,26 @@ def wait_until_busy(address: str, trainer: RawTrainer, request: Any) -> Any:
 
 
 def samples(address: str) -> float:
-    """Something of what the devices have done, which grows while an operation runs."""
+    """Returns a device counter that grows while an operation runs."""
     with braid.connect(address) as client:
         return sum(device.busy_seconds.get("copy_in", 0.0) for device in client.devices())
 
 
-def test_a_cancelled_stream_leaves_a_trainer_that_goes_on(address: str) -> None:
-    """What was on its way is applied or not, but not half, and is told when it is asked again."""
+def test_trainer_continues_after_a_cancelled_stream(address: str) -> None:
+    """The operation in flight is applied fully or not at all. A retry returns its result."""
     trainer = RawTrainer(address, "slow", {"name": "mse"}, {"sgd": {"lr": 0.1}})
     request = trainer.request("Step", {"x": SLOW}, {"target": SLOW})
     call = wait_until_busy(address, trainer, request)
     call.cancel()
-    reply = trainer.send("Step", request)  # waits for its turn
+    reply = trainer.send("Step", request)  # Waits for its turn.
     assert reply.status.applied_sequence == reply.status.step == 1
     assert reply.status.replayed
     assert trainer.info().step == 1
     trainer.delete()
 
 
-def test_a_deadline_that_passes(address: str) -> None:
-    """The outcome is unknown to the client; the same call again tells it."""
+def test_expired_deadline_can_be_retried(address: str) -> None:
+    """The client does not know the outcome. Retrying the same call returns it."""
     with braid.connect(address) as client, training.new_trainer(
         client, "slow", loss="mse", optimizer="SGD"
     ) as trainer:
@@ -241,8 +241,8 @@ def test_a_deadline_that_passes(address: str) -> None:
 
 
 @pytest.mark.parametrize("left", ["step", "stream"])
-def test_going_on_from_what_is_still_being_applied(address: str, left: str) -> None:
-    """With another operation: the number that `sync` tells stays."""
+def test_sync_returns_a_stable_number_during_operations(address: str, left: str) -> None:
+    """With another operation: the number that `sync` returns stays valid."""
     slow = {"x": SLOW}, {"target": SLOW}
     with braid.connect(address) as client, training.new_trainer(
         client, "slow", loss="mse", optimizer="SGD"
@@ -262,8 +262,8 @@ def test_going_on_from_what_is_still_being_applied(address: str, left: str) -> N
 
 
 @pytest.mark.parametrize("streaming", ["first", "second"])
-def test_two_clients_on_one_trainer(address: str, streaming: str) -> None:
-    """The one that finds its number taken is told so, and can go on from there."""
+def test_conflict_of_two_clients_on_one_trainer_is_reported(address: str, streaming: str) -> None:
+    """The second client to use a number gets an error and can resynchronize."""
     with braid.connect(address) as client, training.new_trainer(
         client, "chain", loss="cross_entropy", optimizer="SGD"
     ) as first:
@@ -288,7 +288,7 @@ def test_two_clients_on_one_trainer(address: str, streaming: str) -> None:
         assert told.step(*batch).sequence == applied + 1
 
 
-def test_a_failure_in_a_pipeline_reaches_its_future(address: str) -> None:
+def test_pipeline_failure_reaches_its_future(address: str) -> None:
     with braid.connect(address) as client, training.new_trainer(
         client, "chain", loss="cross_entropy", optimizer="SGD"
     ) as trainer:
@@ -306,7 +306,7 @@ def test_a_failure_in_a_pipeline_reaches_its_future(address: str) -> None:
 
 
 def learn(trainer: braid.Trainer, count: int, at: Callable[[int], None] | None = None) -> list:
-    """Streams so many steps of NormAndDropout; calls `at` before each."""
+    """Streams `count` steps of NormAndDropout. Calls `at` before each."""
     futures = []
     with trainer.stream(depth=6) as stream:
         for number in range(count):
@@ -317,7 +317,7 @@ def learn(trainer: braid.Trainer, count: int, at: Callable[[int], None] | None =
 
 
 def assert_same_results(actual: list, wanted: list) -> None:
-    """But for replies that were lost, which say so."""
+    """Compares all replies except lost ones, which report it."""
     assert len(actual) == len(wanted)
     for mine, other in zip(actual, wanted):
         assert mine.sequence == other.sequence
@@ -325,8 +325,8 @@ def assert_same_results(actual: list, wanted: list) -> None:
             assert (mine.step, mine.loss) == (other.step, other.loss)
 
 
-def test_a_connection_that_breaks_again_and_again(tmp_path: Any) -> None:
-    """At bytes anywhere in messages of either direction: nothing is lost or applied twice."""
+def test_stream_survives_repeated_connection_loss(tmp_path: Any) -> None:
+    """Cuts at arbitrary bytes in both directions. No operation is lost or applied twice."""
     proxy_class = streams.load_cutting_proxy()
     generator = np.random.default_rng(5)
     cuts = [int(cut) for cut in generator.integers(500, 30000, 12)]
@@ -347,8 +347,8 @@ def test_a_connection_that_breaks_again_and_again(tmp_path: Any) -> None:
         assert direct.trainer("broken").info().applied_sequence == 200
 
 
-def test_a_server_that_drains_in_the_middle_of_a_stream(tmp_path: Any) -> None:
-    """It ends well, and the client goes on once it is started again."""
+def test_stream_survives_a_drain_and_restart(tmp_path: Any) -> None:
+    """The server exits with code 0, and the client continues after the restart."""
     options = {"loss": "cross_entropy", "optimizer": "AdamW"}
     with durable.serving(tmp_path) as server, durable.connect(server) as client:
         trainer = client.create_trainer("noisy", name="drained", checkpoint_every=50, **options)
@@ -369,7 +369,7 @@ def test_a_server_that_drains_in_the_middle_of_a_stream(tmp_path: Any) -> None:
         actual = learn(trainer, 200, drain)
         for restart in restarts:
             restart.join()
-        # SIGTERM wrote a checkpoint of all that was applied: nothing had to be made again.
+        # SIGTERM wrote a checkpoint of all applied operations, so none was repeated.
         sequences = [saved.sequence for saved in trainer.list_checkpoints()]
         assert any(sequence % 50 for sequence in sequences)
         twin = client.create_trainer("noisy", name="twin", **options)

@@ -23,7 +23,7 @@ ROWS = 21
 
 @pytest.fixture(scope="module")
 def server_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
-    """server_in(format): one server of the models in that format."""
+    """server_in(format): one server for the models in that format."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache
@@ -38,7 +38,7 @@ def server_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 @pytest.fixture(scope="module")
 def client(server_in: Callable[[str], Server]) -> Iterator[braid.Client]:
-    """Of the models in TorchScript."""
+    """A client of the server with the models in TorchScript."""
     with braid.connect(server_in("torchscript").address) as client:
         yield client
 
@@ -47,7 +47,7 @@ def client(server_in: Callable[[str], Server]) -> Iterator[braid.Client]:
 def triton_client(
     server_in: Callable[[str], Server],
 ) -> Iterator[triton.InferenceServerClient]:
-    """Of the models in TorchScript."""
+    """A tritonclient of the server with the models in TorchScript."""
     with triton.InferenceServerClient(server_in("torchscript").address) as client:
         yield client
 
@@ -90,7 +90,7 @@ CASES = {
     "unmasked_by_example": ({"x": A}, {"output__0": A}),
     "masked": ({"x": A, "mask": B}, {"y": A * B}),
     "masked_by_example": ({"mask": B, "x": A}, {"output__0": A * B}),
-    # A number that is not given is its default.
+    # A missing number has its default.
     "scaled": ({"x": A}, {"y": scaled().numpy()}),
     "scaled_by_default": ({"x": A}, {"output__0": scaled().numpy()}),
     "maybe_scaled": ({"x": A}, {"y": A + 3}),
@@ -99,7 +99,7 @@ CASES = {
         {"a": A, "b": B},
         {"both.0": A + B, "both.1": A - B, "swapped.0": B, "swapped.1": A},
     ),
-    # What is None is no output.
+    # None is not an output.
     "auxiliary": ({"x": A}, {"logits": A * 2, "last": A - 1}),
     "auxiliary_by_example": ({"x": A}, {"output__0": A * 2, "output__1": A - 1}),
     "keyed_auxiliary": ({"x": A}, {"logits": A * 2}),
@@ -116,7 +116,7 @@ CASES = {
         if model not in ("demanding", "absent")
     ],
 )
-def test_every_leaf_has_a_name(
+def test_every_nested_tensor_has_a_name(
     server_in: Callable[[str], Server], format: str, model: str
 ) -> None:
     inputs, wanted = CASES[model]
@@ -127,17 +127,17 @@ def test_every_leaf_has_a_name(
         assert_close(outputs[name], torch.from_numpy(value))
 
 
-def test_a_missing_leaf_is_named(client: braid.Client) -> None:
+def test_missing_nested_input_is_named(client: braid.Client) -> None:
     with pytest.raises(braid.InvalidArgument, match=r"'pair\.1' is missing"):
         client.infer("tupled", {"pair.0": A, "x": C})
 
 
-def test_an_output_that_is_none_is_named(client: braid.Client) -> None:
+def test_output_that_is_none_is_named(client: braid.Client) -> None:
     with pytest.raises(braid.FailedPrecondition, match="output 'aux': the model returned None"):
         client.infer("absent", {"x": A})
 
 
-def test_numbers_are_no_inputs_but_parameters_of_the_configuration(
+def test_numbers_are_configuration_parameters_not_inputs(
     triton_client: triton.InferenceServerClient,
 ) -> None:
     metadata = triton_client.get_model_metadata("scaled")
@@ -155,14 +155,14 @@ def test_numbers_are_no_inputs_but_parameters_of_the_configuration(
     }
 
 
-def test_numbers_are_parameters_of_the_request(
+def test_numbers_are_request_parameters(
     triton_client: triton.InferenceServerClient,
 ) -> None:
     result = infer(triton_client, "scaled", {"x": A}, parameters={"power": 3, "negate": True})
     assert_close(result.as_numpy("y"), scaled(power=3, negate=True))
 
 
-def test_a_number_may_be_none(triton_client: triton.InferenceServerClient) -> None:
+def test_number_may_be_none(triton_client: triton.InferenceServerClient) -> None:
     parameters = triton_client.get_model_config("maybe_scaled").config.parameters
     assert parameters["scalar.factor"].string_value == "FP64, default None"
     given = {"factor": 2.5, "shift": 1}
@@ -170,10 +170,10 @@ def test_a_number_may_be_none(triton_client: triton.InferenceServerClient) -> No
     assert_close(result.as_numpy("y"), torch.from_numpy(A * 2.5 + 1))
 
 
-def test_requests_with_other_numbers_keep_theirs(
+def test_concurrent_requests_keep_their_numbers(
     triton_client: triton.InferenceServerClient,
 ) -> None:
-    """All at once, so that those of equal numbers may be merged, and no others."""
+    """Sends all requests at once. Only those with equal numbers may be merged."""
     replies: queue.Queue = queue.Queue()
     inputs = [infer_input("x", A)]
     for power in (1, 2, 3) * 10:
@@ -188,12 +188,12 @@ def test_requests_with_other_numbers_keep_theirs(
         assert_close(result.as_numpy("y"), scaled(power=power))
 
 
-def test_a_number_without_a_default_has_to_be_given(client: braid.Client) -> None:
+def test_number_without_default_is_required(client: braid.Client) -> None:
     with pytest.raises(braid.InvalidArgument, match="'power' is missing"):
         client.infer("demanding", {"x": A})
 
 
-def test_training_takes_the_defaults(client: braid.Client) -> None:
+def test_training_uses_default_numbers(client: braid.Client) -> None:
     module = structured_models.scaled()
     with training.new_trainer(
         client, "scaled", loss="mse", optimizer={"name": "SGD", "lr": 0.1}
@@ -203,12 +203,12 @@ def test_training_takes_the_defaults(client: braid.Client) -> None:
     assert loss == pytest.approx(wanted.item(), rel=1e-5)
 
 
-def test_a_model_whose_number_has_no_default_is_not_trained(client: braid.Client) -> None:
+def test_model_with_required_number_is_not_trainable(client: braid.Client) -> None:
     with pytest.raises(braid.FailedPrecondition, match="'power'"):
         client.create_trainer("demanding", loss="mse", optimizer={"name": "SGD", "lr": 0.1})
 
 
-def test_a_pair_is_trained_with_the_defaults(server_in: Callable[[str], Server]) -> None:
+def test_pair_trains_with_default_numbers(server_in: Callable[[str], Server]) -> None:
     sgd = {"name": "SGD", "lr": 0.1}
     with (
         braid.connect(server_in("pair").address) as client,

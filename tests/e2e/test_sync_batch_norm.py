@@ -1,5 +1,5 @@
-"""Rows 13 to 15: with sync_batch_norm training is PyTorch's on the whole batch, and without it that
-of the chunks; modes do not leak."""
+"""Training with sync_batch_norm equals PyTorch's on the whole batch, and without it PyTorch's on the
+chunks. Modes are per call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batches(count: int) -> list:
 
 
 def chunked(replicas: int) -> Reference:
-    """One that runs the model chunk by chunk."""
+    """Returns a reference that runs the model chunk by chunk."""
     reference = Reference("normed", SGD, "cross_entropy")
     reference.outputs = lambda inputs: {
         "output__0": forward_in_chunks(reference.module, inputs["x"], replicas)
@@ -39,11 +39,11 @@ def chunked(replicas: int) -> Reference:
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
 @pytest.mark.parametrize("count", [12, 11, 5])
-def test_row_14_training_is_that_of_the_whole_batch(
+def test_sync_batch_norm_equals_whole_batch_training(
     trainers: braid.Client, count: int, replicas: int
 ) -> None:
-    """Several layers, chunks of different sizes, some of one row, some replicas idle: outputs,
-    gradients, weights and running statistics."""
+    """Several layers, chunks of different sizes, single-row chunks, and idle replicas. Compares
+    outputs, gradients, weights and running statistics."""
     training.compare(
         trainers,
         "normed",
@@ -57,7 +57,7 @@ def test_row_14_training_is_that_of_the_whole_batch(
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 @pytest.mark.parametrize("count", [12, 11, 3])
-def test_row_14_norms_of_single_rows_stay_what_they_are(
+def test_sync_batch_norm_does_not_change_per_row_norms(
     trainers: braid.Client, count: int, replicas: int
 ) -> None:
     training.compare(
@@ -72,14 +72,14 @@ def test_row_14_norms_of_single_rows_stay_what_they_are(
 
 
 @pytest.mark.parametrize("options", [{"loss_mode": "per_replica"}, {"sync": "all_reduce"}])
-def test_row_14_however_the_step_is_made(trainers: braid.Client, options: dict) -> None:
+def test_sync_batch_norm_with_other_step_options(trainers: braid.Client, options: dict) -> None:
     training.compare(
         trainers, "normed", batches(11), SGD, "cross_entropy", sync_batch_norm=True, **options
     )
 
 
-def test_row_14_with_a_loss_of_the_clients(trainers: braid.Client) -> None:
-    """The statistics' gradients cross the replicas in a backward pass of its own, too."""
+def test_sync_batch_norm_with_client_loss(trainers: braid.Client) -> None:
+    """Gradients of the statistics are all-reduced in a separate backward pass, too."""
     wanted = Reference("normed", SGD, lambda outputs, _: outputs["output__0"].square().sum() / 2)
     x = batches(11)[1][0]
     with new_trainer(
@@ -98,8 +98,8 @@ def test_row_14_with_a_loss_of_the_clients(trainers: braid.Client) -> None:
         training.assert_state(trainer, wanted, MANY_STEPS)
 
 
-def test_row_13_without_it_statistics_are_the_chunks(trainers: braid.Client) -> None:
-    """Each replica normalizes its own rows, and the running statistics are the primary's: the
+def test_statistics_are_per_chunk_without_sync(trainers: braid.Client) -> None:
+    """Each replica normalizes its own rows, and the running statistics come from the primary. The
     reference runs the model chunk by chunk."""
     whole = Reference("normed", SGD, "cross_entropy").train(batches(11))
     expected = chunked(3).train(batches(11))
@@ -112,8 +112,8 @@ def test_row_13_without_it_statistics_are_the_chunks(trainers: braid.Client) -> 
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_row_15_evaluation_uses_running_statistics(trainers: braid.Client, sync: bool) -> None:
-    """Between training passes, with a batch of another distribution, and it changes nothing."""
+def test_evaluation_uses_running_statistics(trainers: braid.Client, sync: bool) -> None:
+    """Evaluates between training passes, on another distribution, and changes nothing."""
     train, other = batches(12)[:2]
     with new_trainer(
         trainers,
@@ -130,7 +130,7 @@ def test_row_15_evaluation_uses_running_statistics(trainers: braid.Client, sync:
         training.assert_unchanged(before, trainer.state_dict())
     module = Reference("normed", SGD, "cross_entropy").module.eval()
     module.load_state_dict({name: torch.tensor(value) for name, value in before.items()})
-    # A layer without running statistics takes its chunk's.
+    # A layer without running statistics uses its chunk's statistics.
     outputs = torch.cat([module(chunk) for chunk in other[0]["x"].chunk(2)]).detach()
     loss = torch.nn.functional.cross_entropy(outputs, other[1]["target"]).item()
     np.testing.assert_allclose(evaluated.outputs["output__0"], outputs, rtol=0, atol=1e-12)
@@ -138,9 +138,9 @@ def test_row_15_evaluation_uses_running_statistics(trainers: braid.Client, sync:
     assert result.loss == pytest.approx(loss, abs=1e-12)
 
 
-def test_row_13_chunk_of_one_row_fails_without_it(trainers: braid.Client) -> None:
-    """As one row does in PyTorch, which has no variance for it, also where other trainers of the
-    model do synchronize, as those above did; the trainer stays as it was."""
+def test_one_row_chunk_fails_without_sync(trainers: braid.Client) -> None:
+    """PyTorch fails, too, because one row has no variance. Also if other trainers of the model use
+    sync_batch_norm. The trainer does not change."""
     x, target = batches(7)[0]
     with new_trainer(
         trainers, "normed", stages=on(3), loss="cross_entropy", optimizer=SGD
@@ -183,7 +183,7 @@ DROP = "leave out an epoch's last, smaller batch (drop_last)"
     ],
     ids=str,
 )
-def test_a_chunk_of_one_row_says_what_to_do(
+def test_error_for_one_row_chunk_suggests_a_fix(
     trainers: braid.Client, count: int, options: dict, place: str, ways: str
 ) -> None:
     options = {"stages": on(3), **options}
@@ -196,10 +196,10 @@ def test_a_chunk_of_one_row_says_what_to_do(
     assert caught.value.message.endswith(f"at least 2 rows in each chunk: {ways})")
 
 
-def test_the_command_says_how_to_leave_out_a_last_batch_that_is_too_small(
+def test_command_suggests_drop_last_for_small_last_batch(
     training_server: Server, tmp_path: Path
 ) -> None:
-    """13 rows in batches of 8 leave 5, which are 2, 2 and 1 on four devices."""
+    """13 rows in batches of 8 leave 5, which are split into 2, 2 and 1 on four devices."""
     inputs, targets = batches(13)[0]
     np.save(tmp_path / "x.npy", inputs["x"])
     np.save(tmp_path / "y.npy", targets["target"])

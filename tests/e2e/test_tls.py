@@ -107,18 +107,18 @@ def test_token_over_tls(tls_server: Server, authority: Authority) -> None:
         assert list_models(on)[0] == "UNAUTHENTICATED"
 
 
-def test_plaintext_does_not_get_in(tls_server: Server) -> None:
+def test_plaintext_is_rejected(tls_server: Server) -> None:
     with grpc.insecure_channel(tls_server.address) as on:
         assert list_models(on, "secret")[0] == "UNAVAILABLE"
 
 
-def test_clients_find_out_another_server(tls_server: Server, stranger: Authority) -> None:
+def test_clients_detect_an_impostor_server(tls_server: Server, stranger: Authority) -> None:
     with secure(tls_server, stranger.certificate) as on:
         assert list_models(on, "secret")[0] == "UNAVAILABLE"
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
-def test_old_versions_of_tls_are_refused(
+def test_old_tls_versions_are_rejected(
     tls_server: Server, authority: Authority, version: ssl.TLSVersion
 ) -> None:
     assert handshake(tls_server, authority, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
@@ -163,7 +163,7 @@ def test_tritonclient_over_tls(tls_server: Server, authority: Authority) -> None
         ((), "Jane Roe", True, True),
     ],
 )
-def test_identity_of_a_certificate(
+def test_certificate_maps_to_its_identity(
     mutual_server: Server,
     authority: Authority,
     names: tuple[str, ...],
@@ -192,7 +192,7 @@ def test_identity_of_a_certificate(
         ((), ""),
     ],
 )
-def test_certificates_of_nobody(
+def test_certificates_without_identity_are_rejected(
     mutual_server: Server, authority: Authority, names: tuple[str, ...], common_name: str
 ) -> None:
     pair = authority.issue(*names, common_name=common_name)
@@ -200,7 +200,7 @@ def test_certificates_of_nobody(
         assert list_models(on)[0] == "UNAUTHENTICATED"
 
 
-def test_a_token_counts_before_the_certificate(
+def test_token_takes_precedence_over_the_certificate(
     mutual_server: Server, authority: Authority
 ) -> None:
     rollback = auth.METHODS["Rollback"]
@@ -211,7 +211,7 @@ def test_a_token_counts_before_the_certificate(
         assert code == "PERMISSION_DENIED"
 
 
-def test_without_a_certificate_nobody_gets_in(mutual_server: Server, authority: Authority) -> None:
+def test_client_certificate_is_required(mutual_server: Server, authority: Authority) -> None:
     with secure(mutual_server, authority.certificate) as on:
         assert list_models(on, "secret")[0] == "UNAVAILABLE"
 
@@ -226,7 +226,7 @@ def self_signed(directory: Path) -> Pair:
 
 
 @pytest.mark.parametrize("kind", ["stranger", "self-signed", "expired"])
-def test_bad_client_certificates_do_not_get_in(
+def test_invalid_client_certificates_are_rejected(
     mutual_server: Server, authority: Authority, stranger: Authority, tmp_path: Path, kind: str
 ) -> None:
     pair = {
@@ -246,7 +246,7 @@ def mutated(pem: bytes) -> bytes:
     return pem[:at] + b"A" + pem[at + 1 :]
 
 
-def test_bad_files_are_refused(
+def test_invalid_tls_files_are_rejected(
     repository_of_one: Path, authority: Authority, server_pair: Pair, tmp_path: Path
 ) -> None:
     def write(name: str, content: bytes) -> Path:
@@ -308,7 +308,7 @@ def served_certificate(server: Server, ca: Path) -> bytes:
             return wrapped.getpeercert(binary_form=True)
 
 
-def test_certificates_change_while_serving(
+def test_certificates_are_reloaded_while_serving(
     repository_of_one: Path, authority: Authority, stranger: Authority, tmp_path: Path
 ) -> None:
     first, second = authority.issue_server(), stranger.issue_server()
@@ -349,7 +349,7 @@ def test_certificates_change_while_serving(
         assert served_certificate(server, ca) == shown
 
 
-def test_authorities_of_clients_change_while_serving(
+def test_client_authorities_are_reloaded_while_serving(
     repository_of_one: Path,
     authority: Authority,
     stranger: Authority,

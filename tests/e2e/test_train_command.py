@@ -52,7 +52,7 @@ def batches(run: subprocess.CompletedProcess[str]) -> list[tuple[int, int]]:
     ]
 
 
-def test_batches_that_were_left_out_are_not_taken_again(
+def test_skipped_batches_are_not_repeated(
     server: DurableServer, data: list[str]
 ) -> None:
     """Nor does a publication stand for one."""

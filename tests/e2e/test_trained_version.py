@@ -101,7 +101,7 @@ def server(tmp_path: Path, format: str) -> Iterator[DurableServer]:
 
 
 @pytest.mark.parametrize("other", [SameParameters, OtherParameters])
-def test_a_restart_changes_nothing(server: DurableServer, format: str, other: type[Trained]) -> None:
+def test_training_keeps_its_version(server: DurableServer, format: str, other: type[Trained]) -> None:
     """Somebody puts a new version into the repository meanwhile."""
     server.start()
     with braid.connect(server.address) as client:
@@ -116,7 +116,7 @@ def test_a_restart_changes_nothing(server: DurableServer, format: str, other: ty
     assert losses == pytest.approx(wanted(4)[0], abs=1e-12)
 
 
-def test_what_leaves_a_trainer_is_what_it_trains(server: DurableServer, format: str) -> None:
+def test_downloads_use_the_trained_version(server: DurableServer, format: str) -> None:
     export(server.repository, SameParameters, 2, format)
     server.start()
     with braid.connect(server.address) as client:

@@ -21,7 +21,7 @@ def connect(serve: Callable[[str], Server], replicas: int = 2) -> braid.Client:
 @pytest.mark.parametrize(
     ("rows", "replicas"), [(30, 3), (5, 4), (20, 3), (1, 4), (2, 4), (97, 4), (7, 1), (256, 2)]
 )
-def test_batch_is_split_as_torch_chunk_does(
+def test_reported_split_equals_torch_chunk(
     serve: Callable[[str], Server], rows: int, replicas: int
 ) -> None:
     wanted = [len(chunk) for chunk in torch.chunk(torch.zeros(rows), replicas)]
@@ -42,7 +42,7 @@ def test_batch_is_split_as_torch_chunk_does(
     assert silent.chunks == ()
 
 
-def test_hyper_parameters_of_one_update(serve: Callable[[str], Server]) -> None:
+def test_hyperparameters_apply_to_one_update(serve: Callable[[str], Server]) -> None:
     """They stand in for the optimizer's own in that update alone."""
     overrides = [{}, {"lr": 0.01}, {"lr": 0.0}, {"momentum": 0.5, "weight_decay": 0.1}, {}]
     x, labels = oracle.dataset("chain64", 20)
@@ -63,7 +63,7 @@ def test_hyper_parameters_of_one_update(serve: Callable[[str], Server]) -> None:
     oracle.assert_equal_runs(actual, oracle.Run([], oracle.state_of(module)), 1e-12)
 
 
-def test_created_trainer_stands_at_the_models_weights(serve: Callable[[str], Server]) -> None:
+def test_new_trainer_has_the_models_weights(serve: Callable[[str], Server]) -> None:
     with connect(serve, 3) as client:
         trainer = client.create_trainer(
             "convnet", name="created", loss="cross_entropy", optimizer=SGD
@@ -89,14 +89,14 @@ def test_created_trainer_stands_at_the_models_weights(serve: Callable[[str], Ser
         assert state[name].tobytes() == value.tobytes(), name
 
 
-def test_name_is_the_models_unless_given(serve: Callable[[str], Server]) -> None:
+def test_default_name_is_the_models(serve: Callable[[str], Server]) -> None:
     with connect(serve) as client:
         trainer = client.create_trainer("two_inputs", loss="mse", optimizer="AdamW")
         assert trainer.name == "two_inputs"
         trainer.delete()
 
 
-def test_another_handle_goes_on_where_the_first_stopped(serve: Callable[[str], Server]) -> None:
+def test_second_handle_continues_after_the_first(serve: Callable[[str], Server]) -> None:
     x, labels = oracle.dataset("chain", 20)
     with connect(serve) as client, training.new_trainer(
         client, "chain", loss="cross_entropy", optimizer=SGD
@@ -106,7 +106,7 @@ def test_another_handle_goes_on_where_the_first_stopped(serve: Callable[[str], S
         assert other.step({"x": x}, {"target": labels}).step == 2
 
 
-def test_trainers_do_not_disturb_each_other(serve: Callable[[str], Server]) -> None:
+def test_trainers_are_independent(serve: Callable[[str], Server]) -> None:
     """Two trainers of one model, step by step in turn, each as if it were alone."""
     specs = [SGD, {"name": "AdamW", "lr": 0.01}]
     batches = list(oracle.batches_of("chain64", "cross_entropy", 20, steps=10))

@@ -59,7 +59,7 @@ def test_training_of_a_larger_network_equals_pytorch(
     compare(client, model, optimizer, "cross_entropy", rows)
 
 
-def test_same_seed_gives_the_same_bits(client: braid.Client) -> None:
+def test_same_seed_is_bit_reproducible(client: braid.Client) -> None:
     def run() -> oracle.Run:
         batches = oracle.batches_of("smooth", "cross_entropy", 97, steps=20)
         return training.train(client, "smooth", batches, SGD, "cross_entropy")
@@ -80,7 +80,7 @@ def compare(client: braid.Client, model: str, optimizer: dict, loss: str, rows: 
     oracle.assert_equal_runs(actual, wanted, TOLERANCE["64" if model.endswith("64") else ""])
 
 
-def test_gradients_accumulate_as_in_pytorch(client: braid.Client) -> None:
+def test_accumulated_gradients_equal_pytorch(client: braid.Client) -> None:
     """ForwardBackward three times, with batches of three sizes, then one update, twice."""
     sizes = [20, 5, 97]
     x, labels = oracle.dataset("chain64")
@@ -108,7 +108,7 @@ def test_gradients_accumulate_as_in_pytorch(client: braid.Client) -> None:
     oracle.assert_equal_runs(actual, oracle.Run(wanted, oracle.state_of(module)), 1e-9)
 
 
-def test_evaluation_changes_nothing(client: braid.Client) -> None:
+def test_evaluation_leaves_the_trainer_unchanged(client: braid.Client) -> None:
     x, labels = oracle.dataset("convnet64", 30)
     module = oracle.models.make("convnet64").eval()
     with training.new_trainer(

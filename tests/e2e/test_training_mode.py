@@ -92,7 +92,7 @@ def client(server: Server) -> Iterator[braid.Client]:
         yield client
 
 
-def test_dropout_that_stays_on_is_warned_of(server: Server) -> None:
+def test_active_dropout_logs_a_warning(server: Server) -> None:
     lines = [line for line in server.log.splitlines() if "in training mode" in line]
     for name in ("program", "traced", "compiled"):
         (line,) = (line for line in lines if f"/{name}/1/" in line and "WARN" in line.upper())
@@ -102,12 +102,12 @@ def test_dropout_that_stays_on_is_warned_of(server: Server) -> None:
 
 
 @pytest.mark.parametrize("model", ["program_norm", "compiled_norm"])
-def test_a_batch_norm_that_changes_its_buffers_is_refused(client: braid.Client, model: str) -> None:
+def test_batch_norm_in_training_mode_is_rejected(client: braid.Client, model: str) -> None:
     inference_packages.assert_unavailable(client, model, "changes its buffer")
     inference_packages.assert_unavailable(client, model, "evaluation mode")
 
 
-def test_a_sparse_output_is_refused_in_clear_words(client: braid.Client) -> None:
+def test_sparse_output_is_rejected(client: braid.Client) -> None:
     for rows in (1, 4):
         with pytest.raises(braid.FailedPrecondition, match=r"output 'y'.*Sparse.*to_dense\(\)"):
             client.infer("sparse", {"x": np.ones((rows, 3), np.float32)})
@@ -115,6 +115,6 @@ def test_a_sparse_output_is_refused_in_clear_words(client: braid.Client) -> None
 
 
 @pytest.mark.parametrize("format", ["pair", "torchscript"])
-def test_a_sparse_output_is_refused_at_the_export(tmp_path: Path, format: str) -> None:
+def test_sparse_output_is_rejected_at_export(tmp_path: Path, format: str) -> None:
     with pytest.raises(braid.ExportError, match=r"output 'output__0' is torch.sparse_coo.*to_dense"):
         braid.export(Sparse(), (ROWS,), tmp_path, format)

@@ -99,7 +99,7 @@ def test_training_equals_pytorch_with_the_same_seeds(
     oracle.assert_equal_runs(train(client_of(replicas), format, SEED), wanted, 1e-9)
 
 
-def test_the_seed_decides(client_of: Callable[[int], braid.Client], format: str) -> None:
+def test_results_depend_on_the_seed(client_of: Callable[[int], braid.Client], format: str) -> None:
     """The same one gives the same bits, another one another training from the first step on."""
     client = client_of(2)
     first, again, other = (train(client, format, seed) for seed in (SEED, SEED, SEED + 1))
@@ -109,7 +109,7 @@ def test_the_seed_decides(client_of: Callable[[int], braid.Client], format: str)
     assert first.losses[0] != other.losses[0]
 
 
-def test_evaluation_drops_nothing(
+def test_evaluation_disables_dropout(
     client_of: Callable[[int], braid.Client], format: str
 ) -> None:
     inputs, targets = next(batches(format))

@@ -76,13 +76,13 @@ def outputs() -> list[triton.InferRequestedOutput]:
     return [triton.InferRequestedOutput(name) for name in WANTED]
 
 
-def assert_answers(result: triton.InferResult) -> None:
+def assert_outputs(result: triton.InferResult) -> None:
     for name, wanted in WANTED.items():
         np.testing.assert_array_equal(result.as_numpy(name), wanted)
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_client_cleans_up_before_it_starts(
+def test_client_may_unregister_before_it_starts(
     client_of: Callable[[str], triton.InferenceServerClient], name: str
 ) -> None:
     client = client_of(name)
@@ -97,11 +97,11 @@ def test_a_client_cleans_up_before_it_starts(
         with pytest.raises(InferenceServerException, match="'nosuch'") as caught:
             status("nosuch")
         assert caught.value.status() == "StatusCode.NOT_FOUND"
-    assert_answers(client.infer("simple", inputs(), outputs=outputs()))
+    assert_outputs(client.infer("simple", inputs(), outputs=outputs()))
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_only_registering_is_refused_where_it_cannot_be(
+def test_only_registration_fails_without_shared_memory(
     client_of: Callable[[str], triton.InferenceServerClient], name: str
 ) -> None:
     client = client_of(name)
@@ -145,7 +145,7 @@ def test_objects_are_reused_with_and_without_shared_memory(
                     output.unset_shared_memory()
             result = client.infer("simple", given, outputs=wanted)
             if not shared:
-                assert_answers(result)
+                assert_outputs(result)
             for name in WANTED if shared else ():
                 shape = result.get_output(name).shape
                 found = shm.get_contents_as_numpy(regions[name], np.int32, shape)
@@ -182,8 +182,8 @@ def test_infer_and_statistics(
 ) -> None:
     client = client_of("off")
     options = {"headers": {"test": "1"}, "compression_algorithm": compression}
-    assert_answers(client.infer("simple", inputs(), outputs=outputs(), **options))
-    assert_answers(client.infer("simple", inputs(), **options))
+    assert_outputs(client.infer("simple", inputs(), outputs=outputs(), **options))
+    assert_outputs(client.infer("simple", inputs(), **options))
     (statistics,) = client.get_inference_statistics("simple").model_stats
     assert statistics.inference_stats.success.count > 0
 
@@ -196,9 +196,9 @@ def test_infer_and_statistics(
     ],
     ids=["keepalive", "channel_args"],
 )
-def test_options_of_the_channel(server_of: Callable[[str], Server], options: dict) -> None:
+def test_channel_options(server_of: Callable[[str], Server], options: dict) -> None:
     with triton.InferenceServerClient(server_of("off").address, **options) as client:
-        assert_answers(client.infer("simple", inputs(), outputs=outputs()))
+        assert_outputs(client.infer("simple", inputs(), outputs=outputs()))
 
 
 def test_async_infer(client_of: Callable[[str], triton.InferenceServerClient]) -> None:
@@ -212,10 +212,10 @@ def test_async_infer(client_of: Callable[[str], triton.InferenceServerClient]) -
     )
     result, error = replies.get(timeout=CALL_SECONDS)
     assert error is None
-    assert_answers(result)
+    assert_outputs(result)
 
 
-def test_typed_contents_and_then_raw_ones_beside_them(
+def test_typed_contents_and_typed_with_raw_contents(
     server_of: Callable[[str], Server],
 ) -> None:
     stub = Stub(channel(server_of("off").address), "inference.GRPCInferenceService")
@@ -240,7 +240,7 @@ def test_typed_contents_and_then_raw_ones_beside_them(
     )
 
 
-def test_models_are_loaded_changed_and_unloaded(
+def test_models_are_loaded_reconfigured_and_unloaded(
     client_of: Callable[[str], triton.InferenceServerClient],
 ) -> None:
     client = client_of("explicit")
@@ -257,4 +257,4 @@ def test_models_are_loaded_changed_and_unloaded(
     with pytest.raises(InferenceServerException, match="failed to load"):
         client.load_model("wrong_model_name")
     client.load_model("simple")
-    assert_answers(client.infer("simple", inputs(), outputs=outputs()))
+    assert_outputs(client.infer("simple", inputs(), outputs=outputs()))

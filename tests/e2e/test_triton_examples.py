@@ -56,7 +56,7 @@ def tensors(inputs: dict[str, np.ndarray]) -> list[triton.InferInput]:
     return [infer_input(name, array) for name, array in inputs.items()]
 
 
-def assert_answers(
+def assert_outputs(
     result: triton.InferResult, name: str, inputs: dict[str, np.ndarray], version: int = 0
 ) -> None:
     """version: 0 is the newest."""
@@ -77,20 +77,20 @@ def test_every_example_is_served(client: triton.InferenceServerClient) -> None:
 
 
 @NAMES
-def test_answers(client: triton.InferenceServerClient, name: str) -> None:
+def test_outputs_equal_pytorch(client: triton.InferenceServerClient, name: str) -> None:
     for inputs in EXAMPLES[name].inputs:
-        assert_answers(infer(client, name, inputs), name, inputs)
+        assert_outputs(infer(client, name, inputs), name, inputs)
 
 
 @pytest.mark.parametrize("name", ["labelled", "newest"])
-def test_answers_of_each_version(client: triton.InferenceServerClient, name: str) -> None:
+def test_each_version_equals_pytorch(client: triton.InferenceServerClient, name: str) -> None:
     for version in SERVED[name]:
         for inputs in EXAMPLES[name].inputs:
             result = infer(client, name, inputs, model_version=str(version))
-            assert_answers(result, name, inputs, version)
+            assert_outputs(result, name, inputs, version)
 
 
-def test_answers_to_async_infer(client: triton.InferenceServerClient) -> None:
+def test_async_outputs_equal_pytorch(client: triton.InferenceServerClient) -> None:
     replies: queue.Queue = queue.Queue()
     for number, (name, inputs) in enumerate(EVERY_REQUEST):
         client.async_infer(
@@ -105,10 +105,10 @@ def test_answers_to_async_infer(client: triton.InferenceServerClient) -> None:
         assert error is None
         number = int(result.get_response().id)
         left.remove(number)
-        assert_answers(result, *EVERY_REQUEST[number])
+        assert_outputs(result, *EVERY_REQUEST[number])
 
 
-def test_answers_in_a_stream(client: triton.InferenceServerClient) -> None:
+def test_stream_outputs_equal_pytorch(client: triton.InferenceServerClient) -> None:
     replies: queue.Queue = queue.Queue()
     client.start_stream(callback=lambda result, error: replies.put((result, error)))
     try:
@@ -117,25 +117,25 @@ def test_answers_in_a_stream(client: triton.InferenceServerClient) -> None:
         for name, inputs in EVERY_REQUEST:
             result, error = replies.get(timeout=CALL_SECONDS)
             assert error is None
-            assert_answers(result, name, inputs)
+            assert_outputs(result, name, inputs)
     finally:
         client.stop_stream()
 
 
-def test_answers_to_asyncio(server: Server) -> None:
+def test_asyncio_outputs_equal_pytorch(server: Server) -> None:
     async def use() -> None:
         async with triton_aio.InferenceServerClient(server.address) as client:
             results = await asyncio.gather(
                 *(client.infer(name, tensors(inputs)) for name, inputs in EVERY_REQUEST)
             )
             for result, (name, inputs) in zip(results, EVERY_REQUEST, strict=True):
-                assert_answers(result, name, inputs)
+                assert_outputs(result, name, inputs)
 
     asyncio.run(asyncio.wait_for(use(), CALL_SECONDS))
 
 
 @pytest.mark.parametrize("name", ["resnet50", "reshaped", "bert"])
-def test_answers_in_shared_memory(client: triton.InferenceServerClient, name: str) -> None:
+def test_shared_memory_equals_pytorch(client: triton.InferenceServerClient, name: str) -> None:
     """All inputs and outputs in one region, one after the other."""
     example, inputs = EXAMPLES[name], EXAMPLES[name].inputs[-1]
     answer = example.answer(inputs, 1)
@@ -203,7 +203,7 @@ def test_classes_and_their_labels(
 
 
 @NAMES
-def test_metadata_is_what_the_configuration_says(
+def test_metadata_matches_the_configuration(
     client: triton.InferenceServerClient, name: str
 ) -> None:
     config = EXAMPLES[name].parsed
@@ -227,7 +227,7 @@ def forget(config: model_config_pb2.ModelConfig) -> None:
 
 
 @NAMES
-def test_configuration_is_what_the_file_says(
+def test_configuration_matches_the_file(
     client: triton.InferenceServerClient, name: str
 ) -> None:
     written = model_config_pb2.ModelConfig()
@@ -362,7 +362,7 @@ def states_of(directory: Path, examples: dict[str, Example]) -> dict[str, tuple[
         return {name: (state, why[name, version]) for name, version, state in index(client)}
 
 
-def test_what_is_not_done_is_refused_by_name(tmp_path: Path) -> None:
+def test_unsupported_settings_are_rejected_by_name(tmp_path: Path) -> None:
     examples = {name: nameless("simple", text) for name, (text, _) in REFUSED.items()}
     examples |= {name: nameless("simple", text) for name, text in OBEYED.items()}
     states = states_of(tmp_path, examples)
@@ -382,7 +382,7 @@ model_warmup {{
 """
 
 
-def test_warm_up_of_a_model_that_is_not_batched(tmp_path: Path) -> None:
+def test_warm_up_of_an_unbatched_model(tmp_path: Path) -> None:
     more = warmup(1, "input__0", "TYPE_FP32", "3, 224, 224", "zero_data: true")
     states = states_of(tmp_path, {"resnet50": nameless("resnet50", more)})
     assert states == {"resnet50": ("READY", "")}

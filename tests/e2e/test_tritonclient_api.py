@@ -50,7 +50,7 @@ def test_requests_may_be_compressed(client: triton.InferenceServerClient, algori
     assert_close(result.as_numpy("logits"), logits())
 
 
-def test_headers_and_parameters_of_the_client_are_let_through(
+def test_client_headers_and_parameters_are_accepted(
     client: triton.InferenceServerClient,
 ) -> None:
     result = infer(
@@ -67,7 +67,7 @@ def test_headers_and_parameters_of_the_client_are_let_through(
     assert_close(result.as_numpy("logits"), logits())
 
 
-def test_sequences_are_refused_by_name(client: triton.InferenceServerClient) -> None:
+def test_sequences_are_rejected(client: triton.InferenceServerClient) -> None:
     with pytest.raises(InferenceServerException, match="sequence") as caught:
         infer(client, "mlp", {"x": X}, sequence_id=5, sequence_start=True)
     assert status_of(caught) == "UNIMPLEMENTED"
@@ -102,20 +102,20 @@ def test_classification_of_one_output_and_the_tensor_of_another(
     assert_close(result.as_numpy("output__0"), scores)
 
 
-def test_classification_of_what_has_no_classes(client: triton.InferenceServerClient) -> None:
+def test_unsuitable_classification_is_rejected(client: triton.InferenceServerClient) -> None:
     outputs = [triton.InferRequestedOutput("y", class_count=2)]
     with pytest.raises(InferenceServerException, match="FP16"):
         infer(client, "identity_fp16", {"x": np.zeros((1, 2), np.float16)}, outputs=outputs)
 
 
-def test_strings_are_refused_with_a_reason(client: triton.InferenceServerClient) -> None:
+def test_strings_are_rejected(client: triton.InferenceServerClient) -> None:
     tensor = triton.InferInput("x", [1, 784], "BYTES")
     tensor.set_data_from_numpy(np.array([[b"text"] * 784], dtype=np.object_))
     with pytest.raises(InferenceServerException, match="no string tensors"):
         client.infer("mlp", [tensor])
 
 
-def test_a_client_timeout_ends_the_call_and_gives_the_place_back(
+def test_client_timeout_frees_the_slot(
     server: Server, client: triton.InferenceServerClient
 ) -> None:
     with pytest.raises(InferenceServerException) as caught:
@@ -128,7 +128,7 @@ def queued_rows(server: Server, model: str) -> float:
     return metrics.scrape(server.metrics_url).value("braid_queue_rows", model=model)
 
 
-def test_async_infer_cancelled_gives_its_place_back(
+def test_cancelled_async_infer_frees_its_slot(
     server: Server, client: triton.InferenceServerClient
 ) -> None:
     replies: queue.Queue = queue.Queue()
@@ -150,7 +150,7 @@ def test_async_infer_cancelled_gives_its_place_back(
     )
 
 
-def test_a_client_that_dies_gives_its_place_back(server: Server) -> None:
+def test_killed_client_frees_its_slot(server: Server) -> None:
     with triton.InferenceServerClient(server.address) as dying:
         dying.async_infer("slow", slow(2000), callback=lambda result, error: None)
         wait_until(lambda: queued_rows(server, "slow") > 0)
@@ -219,7 +219,7 @@ def test_trace_settings(client: triton.InferenceServerClient) -> None:
         client.get_trace_settings("nosuch")
 
 
-def test_cuda_shared_memory_says_why_not(client: triton.InferenceServerClient) -> None:
+def test_cuda_shared_memory_reports_the_reason(client: triton.InferenceServerClient) -> None:
     with pytest.raises(InferenceServerException, match="allow_client_shared_memory") as caught:
         client.register_cuda_shared_memory("r", b"AAAA", 0, 100)
     assert status_of(caught) == "UNIMPLEMENTED"

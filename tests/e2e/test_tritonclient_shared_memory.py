@@ -103,7 +103,7 @@ def test_only_one_of_two_outputs_is_in_shared_memory(
 
 
 @pytest.mark.parametrize("offset", [1, 2, 3, 7])
-def test_an_offset_that_is_not_aligned(
+def test_unaligned_offset(
     client: triton.InferenceServerClient, region: Callable[..., Region], offset: int
 ) -> None:
     source = region("in", X.nbytes + 8)
@@ -131,7 +131,7 @@ def test_status_and_unregister(
     assert not client.get_system_shared_memory_status().regions
 
 
-def test_inputs_count_among_the_bytes_in_flight(start_server: Callable[..., Server]) -> None:
+def test_inputs_count_as_bytes_in_flight(start_server: Callable[..., Server]) -> None:
     flags = ("--allow_client_shared_memory", f"--max_request_bytes={X.nbytes - 1}")
     server = start_server("cpu*1", ("mlp",), flags)
     with triton.InferenceServerClient(server.address) as client:
@@ -147,7 +147,7 @@ def test_inputs_count_among_the_bytes_in_flight(start_server: Callable[..., Serv
             source.close()
 
 
-def test_extension_is_named(client: triton.InferenceServerClient) -> None:
+def test_extension_is_listed(client: triton.InferenceServerClient) -> None:
     extensions = client.get_server_metadata().extensions
     assert "system_shared_memory" in extensions
     assert "cuda_shared_memory" not in extensions
@@ -191,7 +191,7 @@ def test_unregistering_all_of_one_kind_keeps_the_other(
         ("KEY", 2**63, 2**63),
     ],
 )
-def test_hostile_registrations(
+def test_hostile_registrations_are_rejected(
     server: Server, region: Callable[..., Region], key: str, offset: int, size: int
 ) -> None:
     key = key.replace("KEY", region("r", 100).key)
@@ -205,7 +205,7 @@ def test_hostile_registrations(
     assert "errno" not in caught.value.details() and "/dev/shm" not in caught.value.details()
 
 
-def test_a_link_is_not_followed(
+def test_symbolic_link_is_not_followed(
     client: triton.InferenceServerClient, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_bytes(b"secret" * 100)
@@ -229,7 +229,7 @@ def test_a_link_is_not_followed(
         (2**63 - 1, 2**63 - 1, "exceed"),
     ],
 )
-def test_ranges_that_do_not_fit(
+def test_out_of_range_regions_are_rejected(
     client: triton.InferenceServerClient,
     region: Callable[..., Region],
     size: int,
@@ -241,7 +241,7 @@ def test_ranges_that_do_not_fit(
         client.infer("mlp", [shared_input("x", X.shape, "in", size, offset)])
 
 
-def test_a_region_that_is_unknown_or_registered_twice(
+def test_unknown_and_duplicate_regions_are_rejected(
     client: triton.InferenceServerClient, region: Callable[..., Region]
 ) -> None:
     with pytest.raises(InferenceServerException, match="'nosuch'"):
@@ -252,7 +252,7 @@ def test_a_region_that_is_unknown_or_registered_twice(
     assert caught.value.status() == "StatusCode.ALREADY_EXISTS"
 
 
-def test_an_output_that_is_larger_than_its_place(
+def test_too_small_output_region_is_rejected(
     client: triton.InferenceServerClient, region: Callable[..., Region]
 ) -> None:
     region("out", LOGITS_BYTES)
@@ -285,7 +285,7 @@ def test_unregister_while_a_request_uses_the_region(
     assert_close(result.as_numpy("y"), expected(models.make("slow"), x))
 
 
-def test_a_region_that_the_client_cuts_off(
+def test_truncated_input_region_is_rejected(
     server: Server, client: triton.InferenceServerClient, region: Callable[..., Region]
 ) -> None:
     source = region("in", X.nbytes)
@@ -300,7 +300,7 @@ def test_a_region_that_the_client_cuts_off(
     )
 
 
-def test_an_output_region_that_the_client_cuts_off(
+def test_truncated_output_region_is_rejected(
     server: Server, client: triton.InferenceServerClient, region: Callable[..., Region]
 ) -> None:
     target = region("out", LOGITS_BYTES)
@@ -312,7 +312,7 @@ def test_an_output_region_that_the_client_cuts_off(
     assert server.process.poll() is None
 
 
-def test_a_client_that_cuts_its_region_off_while_it_is_read(
+def test_region_truncated_while_it_is_read(
     server: Server, client: triton.InferenceServerClient, region: Callable[..., Region]
 ) -> None:
     x = np.zeros((200, 100_000), np.float32)
@@ -331,7 +331,7 @@ def test_a_client_that_cuts_its_region_off_while_it_is_read(
     assert client.is_server_ready()
 
 
-def test_shared_memory_and_raw_contents_mix(
+def test_shared_memory_with_raw_contents(
     client: triton.InferenceServerClient, region: Callable[..., Region]
 ) -> None:
     """Raw contents are there for the inputs only that are not in shared memory."""

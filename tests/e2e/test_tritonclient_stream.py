@@ -73,7 +73,7 @@ def start(
     return replies
 
 
-def test_replies_come_in_the_order_of_their_requests(
+def test_replies_are_in_request_order(
     client: triton.InferenceServerClient,
 ) -> None:
     # A large request does not overtake, nor is it overtaken: 1, 300, 2, 1, 300, …
@@ -92,7 +92,7 @@ def test_replies_come_in_the_order_of_their_requests(
     client.stop_stream()
 
 
-def test_an_error_is_in_band_and_the_stream_goes_on(client: triton.InferenceServerClient) -> None:
+def test_error_is_in_band_and_the_stream_continues(client: triton.InferenceServerClient) -> None:
     replies = start(client)
     for model, x in [("mlp", random(2)), ("mlp", random(2, 7)), ("nosuch", random(1))]:
         client.async_stream_infer(model, [infer_input("x", x)])
@@ -105,7 +105,7 @@ def test_an_error_is_in_band_and_the_stream_goes_on(client: triton.InferenceServ
     client.stop_stream()
 
 
-def test_an_error_says_whose_it_is(stub: Stub) -> None:
+def test_error_has_the_requests_id(stub: Stub) -> None:
     (reply,) = stub.ModelStreamInfer(iter([request("nosuch", random(1), "mine")]))
     assert "nosuch" in reply.error_message
     assert reply.infer_response.id == "mine"
@@ -139,7 +139,7 @@ def test_every_input_validation_error_is_in_band(stub: Stub) -> None:
     assert replies[3].error_message == "" and values(replies[3], 2, 10).shape == (2, 10)
 
 
-def test_each_request_is_counted_with_its_own_code(server: Server, stub: Stub) -> None:
+def test_each_request_is_counted_with_its_status(server: Server, stub: Stub) -> None:
     """As a call by itself would be; the stream is not, once more."""
     codes = {"OK": "mlp", "INVALID_ARGUMENT": "mlp", "NOT_FOUND": ""}
 
@@ -161,7 +161,7 @@ def test_each_request_is_counted_with_its_own_code(server: Server, stub: Stub) -
     assert counted == {"OK": 3, "INVALID_ARGUMENT": 2, "NOT_FOUND": 1, "timed": 5}
 
 
-def test_requests_of_a_stream_that_ends_early_have_its_code(server: Server, stub: Stub) -> None:
+def test_requests_of_cancelled_stream_are_counted_as_cancelled(server: Server, stub: Stub) -> None:
     def cancelled() -> float:
         return metrics.scrape(server.metrics_url).value(
             "braid_requests_total", method="ModelStreamInfer", model="slow", code="CANCELLED"
@@ -185,7 +185,7 @@ def test_requests_of_a_stream_that_ends_early_have_its_code(server: Server, stub
     wait_until(lambda: cancelled() - before == 3)
 
 
-def test_a_batch_in_several_messages(stub: Stub) -> None:
+def test_batch_in_several_messages(stub: Stub) -> None:
     x = random(1000)
     parts = np.split(x, [300, 700])
     requests = [
@@ -201,7 +201,7 @@ def test_a_batch_in_several_messages(stub: Stub) -> None:
     assert_close(np.concatenate(rows), expected(models.make("mlp"), x))
 
 
-def test_a_batch_of_which_a_part_fails_fails_from_there(stub: Stub) -> None:
+def test_batch_fails_from_its_first_failed_message(stub: Stub) -> None:
     parts = [random(2), random(2, 3), random(2)]
     requests = [request("mlp", part, str(i), braid_more=i < 2) for i, part in enumerate(parts)]
     after = request("mlp", random(1), "after")
@@ -211,24 +211,24 @@ def test_a_batch_of_which_a_part_fails_fails_from_there(stub: Stub) -> None:
     assert replies[1].error_message == replies[2].error_message
 
 
-def test_a_batch_is_of_one_model(stub: Stub) -> None:
+def test_batch_must_use_one_model(stub: Stub) -> None:
     first = request("mlp", random(2), braid_more=True)
     other = request("smooth", random(2))
     replies = list(stub.ModelStreamInfer(iter([first, other])))
     assert "model_name" in replies[1].error_message
 
 
-def test_half_close_waits_for_what_is_in_flight(stub: Stub) -> None:
+def test_half_close_waits_for_requests_in_flight(stub: Stub) -> None:
     requests = [request("slow", random(4, 256), str(i)) for i in range(20)]
     replies = list(stub.ModelStreamInfer(iter(requests)))
     assert [reply.infer_response.id for reply in replies] == [str(i) for i in range(20)]
 
 
-def test_a_stream_without_requests_ends(stub: Stub) -> None:
+def test_stream_without_requests_ends(stub: Stub) -> None:
     assert list(stub.ModelStreamInfer(iter([]))) == []
 
 
-def test_cancellation_leaves_nothing_behind(server: Server, stub: Stub) -> None:
+def test_cancellation_removes_queued_requests(server: Server, stub: Stub) -> None:
     """1,000 rows of 5 ms: were they not cancelled they would run for seconds."""
     sent = threading.Event()
 
@@ -249,7 +249,7 @@ def test_cancellation_leaves_nothing_behind(server: Server, stub: Stub) -> None:
     assert reply.error_message == ""
 
 
-def test_a_client_that_does_not_read_holds_the_server_up_to_a_limit(
+def test_slow_reader_buffers_a_limited_number_of_replies(
     server: Server, stub: Stub
 ) -> None:
     """Replies of 8 MB: what is not read must not pile up in the server."""

@@ -171,7 +171,7 @@ def target(n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [1, 2, 50, 333])
-def test_an_output_may_be_the_input(
+def test_output_may_be_the_input(
     client: braid.Client, modules: dict[str, nn.Module], n: int
 ) -> None:
     inputs = [np.roll(rows(n), shift, axis=1) for shift in range(4)]
@@ -183,7 +183,7 @@ def test_an_output_may_be_the_input(
 
 @pytest.mark.not_in("pair", "exported", "aot", model="squeezed", reason="they are of one rank")
 @pytest.mark.parametrize("n", [1, 2, 65, 333])
-def test_a_row_that_is_squeezed_away_is_a_row(
+def test_squeezed_single_row_keeps_its_batch_dimension(
     client: braid.Client, modules: dict[str, nn.Module], n: int
 ) -> None:
     (y,) = client.infer("squeezed", {"x": rows(n)}).values()
@@ -192,7 +192,7 @@ def test_a_row_that_is_squeezed_away_is_a_row(
 
 
 @trained
-def test_recorded_reply_holds_what_the_first_one_did(client: braid.Client) -> None:
+def test_recorded_reply_equals_the_first(client: braid.Client) -> None:
     """A model's output may be its input, whose memory goes with the request."""
     with training.new_trainer(client, "echo", loss="cross_entropy", optimizer=SGD) as trainer:
         start = trainer.info()
@@ -208,7 +208,7 @@ def test_recorded_reply_holds_what_the_first_one_did(client: braid.Client) -> No
 
 @trained
 @pytest.mark.not_in("pair", model="hoarder", reason="its buffer takes the batch's shape")
-def test_buffer_that_the_model_replaces_is_the_trainers(client: braid.Client) -> None:
+def test_replaced_buffer_belongs_to_the_trainer(client: braid.Client) -> None:
     with training.new_trainer(client, "hoarder", loss="cross_entropy", optimizer=SGD) as trainer:
         trainer.step({"x": rows(1)}, {"target": target(1)})
         for _ in range(20):
@@ -221,14 +221,14 @@ def test_buffer_that_the_model_replaces_is_the_trainers(client: braid.Client) ->
 
 
 @trained
-def test_evaluation_changes_no_buffer(client: braid.Client) -> None:
+def test_evaluation_does_not_change_buffers(client: braid.Client) -> None:
     with training.new_trainer(client, "counter", loss="cross_entropy", optimizer=SGD) as trainer:
         trainer.step({"x": rows(6)}, {"target": target(6)})
         trainer.forward({"x": rows(6)}, mode="eval")
         assert trainer.state_dict()["calls"] == 1
 
 
-def test_one_number_a_chunk_becomes_a_vector(client: braid.Client) -> None:
+def test_scalar_per_chunk_becomes_a_vector(client: braid.Client) -> None:
     x = rows(40)
     outputs = client.infer("summed", {"x": x})
     np.testing.assert_array_equal(outputs["twice"], x * 2)
@@ -241,7 +241,7 @@ NO_BATCH = "dim 0 of every input of a pair is the batch"
 
 @pytest.mark.not_in("pair", model="scaled", reason=NO_BATCH)
 @pytest.mark.parametrize("n", [1, 40, 333])
-def test_broadcast_input_goes_whole_to_every_replica(
+def test_broadcast_input_is_passed_whole_to_every_replica(
     client: braid.Client, modules: dict[str, nn.Module], n: int
 ) -> None:
     x = rows(n)
@@ -253,7 +253,7 @@ def test_broadcast_input_goes_whole_to_every_replica(
 
 @trained
 @pytest.mark.not_in("pair", model="scaled", reason=NO_BATCH)
-def test_broadcast_input_goes_whole_to_every_replica_of_a_trainer(
+def test_broadcast_input_is_passed_whole_in_training(
     client: braid.Client, modules: dict[str, nn.Module]
 ) -> None:
     x = rows(40)

@@ -104,7 +104,7 @@ def assert_serves(client: braid.Client, model: str, reference: Reference) -> Non
 
 @pytest.mark.parametrize("archive", STATES, indirect=True, scope="module")
 @pytest.mark.parametrize("model", TRAINED)
-def test_published_versions_checkpoints_and_trainers_go_on(
+def test_versions_checkpoints_and_trainers_survive_the_upgrade(
     upgraded: braid.Client, release: Path, model: str
 ) -> None:
     reference = Reference(release, model)
@@ -150,7 +150,7 @@ def test_packages_are_served_and_trained(
     assert all("passes its self-test" in line for line in tested)
 
 
-def test_a_program_is_served(upgraded: braid.Client, release: Path) -> None:
+def test_program_is_served(upgraded: braid.Client, release: Path) -> None:
     inputs, _ = batch(PROGRAM, 0)
     program = torch.export.load(release / "models" / PROGRAM / "1" / "model.pt2")
     with torch.no_grad():

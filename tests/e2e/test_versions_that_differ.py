@@ -63,7 +63,7 @@ def ask(client: triton.InferenceServerClient, **parameters: float) -> float:
 
 
 @pytest.mark.parametrize("older, newer", [(Scaled, Plain), (Plain, Scaled)])
-def test_going_back_to_other_number_arguments(
+def test_rollback_to_other_number_arguments(
     tmp_path: Path, older: type[nn.Module], newer: type[nn.Module]
 ) -> None:
     """The older version is called as it is defined, and so is the newer one after it."""
@@ -86,7 +86,7 @@ def test_going_back_to_other_number_arguments(
             check(newer)
 
 
-def test_the_range_of_an_index_is_the_versions_own(tmp_path: Path) -> None:
+def test_index_range_belongs_to_the_version(tmp_path: Path) -> None:
     """A smaller embedding than the newer version's is not read beyond its end, a larger one whole."""
     for version, words in ((1, 10), (2, 100), (3, 20)):
         models.export(tmp_path / "models/m", Words(words), config=WORDS_CONFIG, version=version)
@@ -99,7 +99,7 @@ def test_the_range_of_an_index_is_the_versions_own(tmp_path: Path) -> None:
                     client.infer("m", {"words": np.full((1, 3), words)})
 
 
-def test_what_was_trained_for_another_configuration_is_not_published(tmp_path: Path) -> None:
+def test_publication_for_another_configuration_is_rejected(tmp_path: Path) -> None:
     """Nor is anything lost: the trainer goes on, and publishes once its own is loaded again."""
     models.export(tmp_path / "models/m", Plain(), config=CONFIG, version=1)
     with explicit(tmp_path, "--load_model=m") as running:

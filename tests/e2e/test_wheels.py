@@ -114,7 +114,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environmen
         shutil.rmtree(directory)  # pytest would keep its 5 GB
 
 
-def test_the_commands_export_serve_and_train(
+def test_commands_export_serve_and_train(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert shutil.which("cc", path=environment.variables["PATH"]) is None
@@ -137,7 +137,7 @@ def loaded_libraries(pid: int) -> set[Path]:
     return {Path(path) for path in re.findall(r" (/\S+\.so[.\d]*)$", maps, re.M)}
 
 
-def test_the_server_finds_torch_in_another_folder(
+def test_server_finds_torch_in_another_folder(
     environment: Environment, tmp_path: Path
 ) -> None:
     install = ["-m", "pip", "install", "--no-deps", f"--target={tmp_path}", wheel("braid_server")]
@@ -149,7 +149,7 @@ def test_the_server_finds_torch_in_another_folder(
     assert said == f"braid-server {wheel('braid_server').name.split('-')[1]}\n"
 
 
-def test_the_cuda_plugin_finds_its_libraries(environment: Environment) -> None:
+def test_cuda_plugin_finds_its_libraries(environment: Environment) -> None:
     (plugin,) = environment.directory.glob("lib/python3.*/site-packages/braid_server/lib/*.so")
     linked = subprocess.run(["ldd", plugin], capture_output=True, text=True, check=True).stdout
     # The driver is not among them: the server looks for it when it starts.
@@ -159,7 +159,7 @@ def test_the_cuda_plugin_finds_its_libraries(environment: Environment) -> None:
         assert Path(os.path.normpath(path)).is_relative_to(environment.directory)
 
 
-def test_another_torch_is_an_error_that_says_what_to_install(
+def test_wrong_torch_version_reports_what_to_install(
     environment: Environment, tmp_path: Path
 ) -> None:
     other = tmp_path / "torch-2.0.0.dist-info"
@@ -196,7 +196,7 @@ def required_torch() -> str:
     return version
 
 
-def test_the_server_wheel_names_its_requirements() -> None:
+def test_server_wheel_lists_its_requirements() -> None:
     path = wheel("braid_server")
     files, text = metadata(path)
     assert required_torch() in (ROOT / "scripts/lib.sh").read_text()
@@ -205,7 +205,7 @@ def test_the_server_wheel_names_its_requirements() -> None:
     assert "compute capability 7.5 (Turing) or newer" in text
 
 
-def test_the_server_wheel_has_a_notice_of_each_library_that_it_contains() -> None:
+def test_server_wheel_has_a_notice_for_each_library() -> None:
     files, _ = metadata(wheel("braid_server"))
     components = json.loads(files["sboms/auditwheel.cdx.json"])["components"]
     bundled = {component["name"] for component in components} - {"braid_server"}
@@ -221,5 +221,5 @@ def test_wheels_contain_the_license(name: str) -> None:
     assert "\nLicense-Expression: Apache-2.0\n" in text
 
 
-def test_the_client_wheel_is_pure_python() -> None:
+def test_client_wheel_is_pure_python() -> None:
     assert wheel("braid_client").name.endswith("-py3-none-any.whl")

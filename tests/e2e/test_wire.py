@@ -78,7 +78,7 @@ TRITON_ENUMS = all_enums(service_pb2.DESCRIPTOR) + all_enums(model_config_pb2.DE
 
 
 @pytest.mark.parametrize("expected", TRITON_MESSAGES, ids=lambda message: message.full_name)
-def test_message_has_the_fields_that_tritonclient_knows(
+def test_message_fields_match_tritonclient(
     pool: descriptor_pool.DescriptorPool, expected: descriptor.Descriptor
 ) -> None:
     served = pool.FindMessageTypeByName(expected.full_name)
@@ -86,14 +86,14 @@ def test_message_has_the_fields_that_tritonclient_knows(
 
 
 @pytest.mark.parametrize("expected", TRITON_ENUMS, ids=lambda enum: enum.full_name)
-def test_enum_has_the_values_that_tritonclient_knows(
+def test_enum_values_match_tritonclient(
     pool: descriptor_pool.DescriptorPool, expected: descriptor.EnumDescriptor
 ) -> None:
     served = pool.FindEnumTypeByName(expected.full_name)
     assert dict(_values(served)) == dict(_values(expected))
 
 
-def test_service_has_the_methods_that_tritonclient_knows(
+def test_service_methods_match_tritonclient(
     pool: descriptor_pool.DescriptorPool,
 ) -> None:
     expected = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -105,14 +105,14 @@ def test_reflection_lists_every_service(reflection: ProtoReflectionDescriptorDat
 
 
 @pytest.mark.parametrize("service", ["", "liveness", "readiness", "mlp"])
-def test_health_check_says_serving(server: Server, service: str) -> None:
+def test_health_check_reports_serving(server: Server, service: str) -> None:
     health = health_pb2_grpc.HealthStub(channel(server.address))
     request = health_pb2.HealthCheckRequest(service=service)
     response = health.Check(request, timeout=CALL_SECONDS)
     assert response.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_health_check_of_an_unknown_service_is_not_found(server: Server) -> None:
+def test_health_check_of_unknown_service_is_not_found(server: Server) -> None:
     health = health_pb2_grpc.HealthStub(channel(server.address))
     with pytest.raises(grpc.RpcError) as caught:
         health.Check(health_pb2.HealthCheckRequest(service="nosuch"), timeout=CALL_SECONDS)

@@ -47,13 +47,13 @@ def test_any_batch_size_equals_pytorch(client: braid.Client, rows: int) -> None:
 
 
 @gpu_only
-def test_a_package_for_cpus_is_refused(client: braid.Client) -> None:
+def test_cpu_package_is_rejected(client: braid.Client) -> None:
     (status,) = [status for status in client.models() if status.name == "for_cpu"]
     assert "was compiled for cpu" in status.reason
 
 
 @gpu_only
-def test_an_index_that_slips_through_turns_the_server_unhealthy(tmp_path: Path) -> None:
+def test_undetected_index_error_makes_the_server_unhealthy(tmp_path: Path) -> None:
     models.export(
         tmp_path / "models/computed",
         models.make("waiting_words"),

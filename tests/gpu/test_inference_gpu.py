@@ -45,7 +45,7 @@ def test_embedding(client: braid.Client, shape: tuple[int, int]) -> None:
     assert_close(output, expected(models.make("sentences"), words), rtol=1e-4, atol=1e-4)
 
 
-def test_devices(client: braid.Client, devices: str) -> None:
+def test_devices_report_their_usage(client: braid.Client, devices: str) -> None:
     count = REPLICAS[devices]
     names = ["cuda:0"] if count == 1 else [f"cuda:0/{number}" for number in range(count)]
     if ON_CPU:

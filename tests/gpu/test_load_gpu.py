@@ -30,7 +30,7 @@ def test_all_libraries_are_found() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_scrape_before_the_first_tensor(empty: Path, devices: str, tmp_path: Path) -> None:
+def test_metrics_before_the_first_tensor(empty: Path, devices: str, tmp_path: Path) -> None:
     with Server(empty, devices, tmp_path / "run") as server:
         for _ in range(3):
             metrics = scrape(server.metrics_url)
@@ -45,7 +45,7 @@ def test_scrape_before_the_first_tensor(empty: Path, devices: str, tmp_path: Pat
     assert "no GPU support" not in server.log, server.log
 
 
-def test_scrape_after_the_first_request(empty: Path, devices: str, tmp_path: Path) -> None:
+def test_metrics_after_the_first_request(empty: Path, devices: str, tmp_path: Path) -> None:
     models.export(empty / "chain64", models.make("chain64"), inputs=[torch.zeros(1, 10).double()])
     x = np.random.default_rng(0).standard_normal((5, 10))
     with Server(empty, devices, tmp_path / "run") as server:
@@ -58,14 +58,14 @@ def test_scrape_after_the_first_request(empty: Path, devices: str, tmp_path: Pat
 
 @gpu_only
 @pytest.mark.parametrize("devices", ["cuda:99", "cuda:0,cuda:99"])
-def test_a_gpu_that_is_not_there_ends_the_server(empty: Path, devices: str) -> None:
+def test_missing_gpu_fails_the_start(empty: Path, devices: str) -> None:
     done = run_to_exit(f"--model_repository={empty}", f"--devices={devices}")
     assert done.returncode == 2
     assert "cuda:99" in done.stderr + done.stdout
 
 
 @gpu_only
-def test_hidden_gpus_end_a_server_that_needs_them(empty: Path, tmp_path: Path) -> None:
+def test_hidden_gpus_fail_the_start(empty: Path, tmp_path: Path) -> None:
     server = Server(
         empty, "cuda", tmp_path / "run", data=False, environment={"CUDA_VISIBLE_DEVICES": ""}
     )

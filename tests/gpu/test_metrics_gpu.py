@@ -19,7 +19,7 @@ def scraped(start_server: Callable[..., Server], devices: str) -> Scrape:
     return scrape(start_server(devices, names=("mlp",)).metrics_url)
 
 
-def test_a_slot_has_the_labels_of_its_gpu(scraped: Scrape) -> None:
+def test_device_slot_has_the_labels_of_its_gpu(scraped: Scrape) -> None:
     gpus = [(labels["gpu"], labels["uuid"]) for labels in scraped.labels_of("braid_gpu_info")]
     slots = scraped.labels_of("braid_device_info")
     assert slots
@@ -29,7 +29,7 @@ def test_a_slot_has_the_labels_of_its_gpu(scraped: Scrape) -> None:
         assert (slot["gpu"], slot["uuid"]) in gpus
 
 
-def test_metrics_are_there_before_a_model_is_loaded(
+def test_metrics_exist_before_a_model_is_loaded(
     start_server: Callable[..., Server], devices: str
 ) -> None:
     server = start_server(devices, names=("mlp",), flags=("--model_control_mode=explicit",))
@@ -40,7 +40,7 @@ def test_metrics_are_there_before_a_model_is_loaded(
     assert {"allocator", "cache"} <= owners
 
 
-def test_the_allocators_memory_is_counted_once_a_gpu(scraped: Scrape) -> None:
+def test_allocator_memory_is_counted_once_per_gpu(scraped: Scrape) -> None:
     slots = [labels["device"] for labels in scraped.labels_of("braid_device_info")]
     memory = scraped.labels_of("braid_device_memory_bytes")
     for owner in ("models", "trainers"):

@@ -94,7 +94,7 @@ def test_mixed_precision_learns(client: braid.Client, precision: str) -> None:
     trainer.delete()
 
 
-def test_dropout_repeats_bit_for_bit_from_a_seed(client: braid.Client) -> None:
+def test_dropout_is_bit_reproducible_with_a_seed(client: braid.Client) -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((97, 784)).astype(np.float32)
     target = random.integers(10, size=97)
@@ -125,13 +125,13 @@ def test_published_weights_are_served(client: braid.Client) -> None:
 
 
 @gpu_only
-def test_a_pair_for_cpus_is_refused(client: braid.Client) -> None:
+def test_cpu_pair_is_rejected(client: braid.Client) -> None:
     (status,) = [status for status in client.models() if status.name == "for_cpu"]
     assert "was exported for the CPU and cannot run on cuda:0" in status.reason
 
 
 @gpu_only
-def test_a_pair_for_gpus_is_refused_on_a_cpu(repository: Path, tmp_path: Path) -> None:
+def test_gpu_pair_is_rejected_on_a_cpu(repository: Path, tmp_path: Path) -> None:
     with Server(repository, "cpu*1", tmp_path / "run", data=False) as server:
         with braid.connect(server.address) as client:
             status = {each.name: each for each in client.models()}

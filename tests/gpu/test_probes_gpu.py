@@ -111,7 +111,7 @@ def assert_serves(client: braid.Client) -> None:
 
 
 @pytest.mark.parametrize("format", ["torchscript", "pair"])
-def test_synchronized_batch_norm_trains_as_on_the_whole_batch(
+def test_synchronized_batch_norm_equals_whole_batch_training(
     tmp_path: Path, devices: str, format: str
 ) -> None:
     folder, module = tmp_path / "models/normed", training_models.make("normed")
@@ -138,7 +138,7 @@ def test_synchronized_batch_norm_trains_as_on_the_whole_batch(
 
 
 @pytest.mark.parametrize("format", ["torchscript", "exported"])
-def test_a_batch_without_memory_is_refused(tmp_path: Path, format: str) -> None:
+def test_batch_without_enough_memory_is_rejected(tmp_path: Path, format: str) -> None:
     folder = tmp_path / "models/hungry"
     if format == "torchscript":
         models.export(folder, Hungry())
@@ -156,7 +156,7 @@ def test_a_batch_without_memory_is_refused(tmp_path: Path, format: str) -> None:
             assert output == 1
 
 
-def test_a_batch_without_memory_for_compiled_code_is_refused(tmp_path: Path) -> None:
+def test_batch_without_memory_for_compiled_code_is_rejected(tmp_path: Path) -> None:
     example = [torch.zeros(2, 16, device=DEVICE)]
     sizes = programs.any_batch(example, min=2, max=1 << 16)
     programs.compile(
@@ -172,7 +172,7 @@ def test_a_batch_without_memory_for_compiled_code_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("devices", [TWO, SEVERAL])
-def test_serving_training_and_loading_at_once(tmp_path: Path, devices: str) -> None:
+def test_concurrent_serving_training_and_loading(tmp_path: Path, devices: str) -> None:
     flags = ("--model_control_mode=explicit", "--load_model=mlp64", "--load_model=convnet64")
     repository = small_repository(tmp_path / "models")
     with Server(repository, devices, tmp_path / "run", flags) as server:
@@ -213,7 +213,7 @@ def test_settings_of_the_cuda_runtime(tmp_path: Path, environment: dict[str, str
 
 
 @gpu_only
-def test_a_lost_gpu_does_not_abort_the_server(tmp_path: Path) -> None:
+def test_lost_gpu_does_not_abort_the_server(tmp_path: Path) -> None:
     """Requests in flight fail, too, and memory that the GPU was copying is freed."""
     example = [torch.zeros(1, dtype=torch.int64)]
     models.export(tmp_path / "models/words", models.make("waiting_words"), inputs=example)
@@ -243,7 +243,7 @@ def test_a_lost_gpu_does_not_abort_the_server(tmp_path: Path) -> None:
 
 
 @gpu_only
-def test_an_illegal_memory_access_turns_the_server_unhealthy(tmp_path: Path) -> None:
+def test_illegal_memory_access_makes_the_server_unhealthy(tmp_path: Path) -> None:
     """Not the error of the request that caused it: nothing runs on the GPU afterwards."""
     models.export(tmp_path / "models/writes", WritesOutOfBounds(), config=WRITES_CONFIG)
     server = Server(tmp_path / "models", ONE, tmp_path / "run", data=False)
@@ -264,7 +264,7 @@ def test_an_illegal_memory_access_turns_the_server_unhealthy(tmp_path: Path) -> 
 
 @gpu_only
 @pytest.mark.parametrize("devices", [ONE, SEVERAL])
-def test_a_trainer_on_a_lost_gpu_is_refused(tmp_path: Path, devices: str) -> None:
+def test_trainer_on_a_lost_gpu_is_rejected(tmp_path: Path, devices: str) -> None:
     """On several GPUs, its communicators cannot be created either."""
     example = [torch.zeros(1, dtype=torch.int64)]
     models.export(tmp_path / "models/words", models.make("waiting_words"), inputs=example)
@@ -281,7 +281,7 @@ def test_a_trainer_on_a_lost_gpu_is_refused(tmp_path: Path, devices: str) -> Non
 
 
 @several_gpus
-def test_a_lost_gpu_ends_a_training_step_on_all(tmp_path: Path) -> None:
+def test_lost_gpu_fails_the_training_step_on_all_gpus(tmp_path: Path) -> None:
     """The last row's word does not exist, and only the last GPU sees it."""
     example = [torch.zeros(1, dtype=torch.int64)]
     models.export(tmp_path / "models/words", models.make("waiting_words"), inputs=example)
@@ -318,7 +318,7 @@ def test_programs_run_on_other_gpus_than_they_were_exported_on(tmp_path: Path, h
 
 
 @gpu_only
-def test_phases_hold_the_time_of_kernels(tmp_path: Path, devices: str) -> None:
+def test_phases_include_kernel_time(tmp_path: Path, devices: str) -> None:
     """Kernels run long after they are launched: they count for the phase that launched them."""
     module = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(16)))
     models.export(tmp_path / "models/wide", module, inputs=[torch.zeros(1, 4096)])

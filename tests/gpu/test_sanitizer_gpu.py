@@ -36,7 +36,7 @@ class SanitizedServer(Server):
 
 
 @gpu_only
-def test_compute_sanitizer_finds_nothing(tmp_path: Path) -> None:
+def test_compute_sanitizer_finds_no_errors(tmp_path: Path) -> None:
     folders = f"{os.environ['PATH']}:/usr/local/cuda/bin"
     program = shutil.which("compute-sanitizer", path=folders)
     if program is None:

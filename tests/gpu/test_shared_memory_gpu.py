@@ -105,7 +105,7 @@ def test_input_and_output_in_gpu_memory(
     assert_close(logits, expected(models.make("mlp"), X), rtol=1e-4, atol=1e-4)
 
 
-def test_registrations_are_checked(
+def test_invalid_registrations_are_rejected(
     client: triton.InferenceServerClient, allocate: Callable[[int], Allocation]
 ) -> None:
     allocation = allocate(4 << 20)

@@ -47,7 +47,7 @@ def test_training_equals_pytorch(
     oracle.assert_equal_runs(actual, wanted, tolerance)
 
 
-def test_synchronized_batch_norm_is_that_of_the_whole_batch(client: braid.Client) -> None:
+def test_synchronized_batch_norm_equals_the_whole_batch(client: braid.Client) -> None:
     loss, rows, steps = "cross_entropy", 97, 20
     batches = oracle.batches_of("convnet64", loss, rows, steps)
     actual = training.train(client, "convnet64", batches, SGD, loss, sync_batch_norm=True)
@@ -55,7 +55,7 @@ def test_synchronized_batch_norm_is_that_of_the_whole_batch(client: braid.Client
     oracle.assert_equal_runs(actual, wanted, tolerance=1e-9)
 
 
-def test_same_seed_gives_the_same_bits(client: braid.Client) -> None:
+def test_same_seed_is_bit_reproducible(client: braid.Client) -> None:
     def run() -> oracle.Run:
         batches = oracle.batches_of("smooth", "cross_entropy", 97, steps=20)
         return training.train(client, "smooth", batches, SGD, "cross_entropy")

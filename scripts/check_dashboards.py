@@ -15,12 +15,12 @@ from typing import Any
 
 import jsonschema
 
-# Of variables of another type; the SDK writes their defaults into all.
+# Settings of other variable types; the SDK writes their defaults for all types.
 _SURPLUS = {"auto", "auto_count", "auto_min"}
 
 
 def parts(dashboard: dict) -> Iterator[tuple[str, str, Any]]:
-    """Where something is, the schema that it should have, and what it is."""
+    """Yields the path, the schema and the value of each part."""
     for variable in dashboard["templating"]["list"]:
         for key in _SURPLUS & variable.keys():
             del variable[key]

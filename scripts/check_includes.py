@@ -58,13 +58,13 @@ def includes_of(text):
 
 
 def layer(path):
-    """parallel, for server/parallel/split.h; "" for files beside the layers or outside server/."""
+    """Returns "parallel" for server/parallel/split.h; "" for files outside the layers."""
     parts = path.split("/")
     return parts[1] if parts[0] == "server" and len(parts) > 2 else ""
 
 
 class Includes:
-    """Who includes what among files, {path from the repository's root: text}."""
+    """Include graph of files, {path from the repository's root: text}."""
 
     def __init__(self, files):
         self._direct = {path: includes_of(text) for path, text in files.items()}
@@ -76,7 +76,7 @@ class Includes:
         return self._direct[path]
 
     def chain(self, path, wanted):
-        """The way from `path` to the nearest include that `wanted` accepts, or None."""
+        """Returns the path from `path` to the nearest include that `wanted` accepts, or None."""
         ways, seen = [[path]], {path}
         for way in ways:
             for include in self._direct.get(way[-1], ()):
@@ -124,7 +124,7 @@ def library_errors(path, includes):
 
 
 def check(files):
-    """The errors of `files` ({path: text}), one line each; none if all is well."""
+    """Returns the errors of `files` ({path: text}), one per line."""
     includes = Includes(files)
     return [error for path in includes.paths()
             for rule in (layer_errors, library_errors)

@@ -34,7 +34,7 @@ work=build/container
 export BUILDAH_ISOLATION=chroot
 version=$(sed -n 's/^appVersion: *//p' deploy/helm/braid/Chart.yaml)
 
-# An image of another, or of `scratch`, with what a file or directory holds.
+# Makes an image from another one or from `scratch`, with the content of a file or directory.
 make_image() { # NAME FROM SOURCE DESTINATION
   local container
   container=$(buildah from --pull-never "$2")
@@ -42,7 +42,7 @@ make_image() { # NAME FROM SOURCE DESTINATION
   buildah commit --quiet --rm "$container" "$1"
 }
 
-# What the Dockerfile pins, or what stands for it where no registry is reached.
+# Uses the base images of the Dockerfile, or replacements if no registry is reachable.
 make_base() {
   if buildah pull --policy=missing "$pinned"; then
     buildah tag "$pinned" "$base"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Replaces servers again and again under load, and counts what clients see fail.
+"""Restarts servers repeatedly under load and counts failed requests.
 
-Two servers get 1,000 requests a second in turn, from a client of gRPC's that balances over both.
-One of them is asked to end (SIGTERM), and started again when it has; then the other. Exits with 1
-if a single request fails, and if fewer than these 1,000 a second (--rate) were answered well, in
-the whole run and of all the client's threads together: then the machine was too slow, or too busy,
-for the run to say anything. A few more are offered, so that a pause at the end does not decide.
+Two servers receive 1,000 requests per second in turn from a gRPC client that balances over both.
+One is shut down (SIGTERM) and restarted, then the other. Exits with 1 if a request fails, or if
+fewer than 1,000 requests per second (--rate) succeed over the whole run and all client threads:
+then the machine was too slow or too busy for a result. Slightly more are offered, so that a short
+pause at the end does not decide.
 BRAID_SERVER_BINARY names the server, if it is not build/release/bin/braid-server.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the wheels that files come from, as components of a CycloneDX SBOM, one a line.
+"""Prints the wheels that contain the files as components of a CycloneDX SBOM, one per line.
 
 usage: image_components.py FILE...
 """

@@ -11,7 +11,7 @@ variant=$1
 root=$2
 site=$(realpath "$venv"/lib/python3.*/site-packages)
 
-# The wheels' libraries that a program or library is linked to, and those that they are.
+# Prints the wheels' libraries that a program or library is linked to.
 linked() { # FILE...
   ldd "$@" | sed -n 's|.* => \([^ ]*/site-packages/[^ ]*\) .*|\1|p'
 }
@@ -20,13 +20,13 @@ programs=("$built"/bin/braid-server "$built"/bin/braid)
 libraries=()
 if [[ $variant == cuda ]]; then
   libraries+=("$built"/lib/libbraid_cuda.so)
-  # What LibTorch, CUDA and AOTInductor packages load while they run.
+  # LibTorch, CUDA and AOTInductor packages load these at run time.
   libraries+=("$site"/torch/lib/lib{caffe2_nvrtc,torch,torch_cuda_linalg}.so)
   libraries+=("$site"/nvidia/cudnn/lib/libcudnn*.so.*)
   libraries+=("$site"/nvidia/cu13/lib/libnvrtc-builtins.so.*)
 fi
 mapfile -t needed < <(linked "${programs[@]}" "${libraries[@]}")
-# Each once, however it was reached. No wheel has links in it.
+# Lists each library once. Wheels contain no links.
 mapfile -t libraries < <(realpath "${libraries[@]}" "${needed[@]}" | sort -u)
 
 rm -rf "$root"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills a server again and again while it trains, and compares what comes of it, bit for bit.
+"""Kills a server repeatedly during training and compares the results bit for bit.
 
 Two trainers, with dropout, batch norm, schedules and clipping on two CPU replicas, are streamed
 to. The server is killed (SIGKILL) during steps, checkpoints, publications and starts, and started
@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Progress:
-    """Prints how far the run is, now and then, in one line each."""
+    """Prints progress lines at intervals."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted

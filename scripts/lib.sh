@@ -1,4 +1,4 @@
-# What the scripts share; sourced, not run. Changes to the root of the repository.
+# Shared functions of the scripts; sourced, not run. Changes to the root of the repository.
 # shellcheck shell=bash
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

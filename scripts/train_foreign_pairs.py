@@ -43,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def largest_difference(actual: Run, wanted: Run) -> float:
-    """Of any loss or number of the state."""
+    """Returns the largest difference of losses and state."""
     assert actual.state.keys() == wanted.state.keys()
     pairs = [(np.array(actual.losses), np.array(wanted.losses))]
     pairs += [(actual.state[name], value) for name, value in wanted.state.items()]
@@ -51,7 +51,7 @@ def largest_difference(actual: Run, wanted: Run) -> float:
 
 
 def inference_difference(client: braid.Client, name: str) -> float:
-    """For a batch that is cut."""
+    """Returns the largest difference for a batch that is split."""
     recipe = third_party_pairs.RECIPES[name]
     inputs, _ = recipe.batches(1, 300)[0]
     (actual,) = client.infer(name, inputs).values()

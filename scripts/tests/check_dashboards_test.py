@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[1] / "check_dashboards.py"
 
 @pytest.fixture
 def schemas(tmp_path: Path) -> Path:
-    """Of dashboards with a title, and of one kind of panel, with nothing to set for a field."""
+    """Schemas of dashboards with a title and of one kind of panel without field options."""
     title = {"title": {"type": "string"}}
     closed = {"type": "object", "additionalProperties": False}
     dashboard = {"type": "object", "properties": title, "required": ["title"]}
@@ -31,16 +31,16 @@ def check(schemas: Path, **changes: object) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, SCRIPT, schemas, path], capture_output=True, text=True)
 
 
-def test_what_fits_passes(schemas: Path) -> None:
+def test_valid_dashboard_passes(schemas: Path) -> None:
     done = check(schemas, options={"mode": "list"})
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_does_not_fit_is_named(schemas: Path) -> None:
+def test_invalid_field_is_reported(schemas: Path) -> None:
     done = check(schemas, options={"mode": "tabel"})
     assert done.returncode == 1
     assert "p: stat-options mode: 'tabel'" in done.stderr
 
 
-def test_a_kind_without_a_schema_is_an_error(schemas: Path) -> None:
+def test_kind_without_schema_is_an_error(schemas: Path) -> None:
     assert check(schemas, type="gauge").returncode == 1

@@ -1,4 +1,4 @@
-"""Each rule of check_protocol.py, broken on purpose."""
+"""Tests that check_protocol.py reports violations of each rule."""
 
 from __future__ import annotations
 

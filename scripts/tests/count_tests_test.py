@@ -32,7 +32,7 @@ def test_suites_without_junit_count_once():
     assert count_tests.count(3, None) == counts(0, 1, 0)
 
 
-def test_a_suite_that_dies_has_failed_whatever_its_tests_say():
+def test_crashed_suite_counts_as_failed():
     assert count_tests.count(139, GOOGLETEST) == counts(2, 1, 2)
     assert count_tests.count(124, "<testsuite><testcase") == counts(0, 1, 0)
 

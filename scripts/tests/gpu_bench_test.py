@@ -51,14 +51,14 @@ def test_a_trace_without_kernels_is_an_error(tmp_path: Path) -> None:
         gpu_trace.occupancy(write_trace(tmp_path / "trace.json"))
 
 
-def test_ratios_are_those_within_each_round() -> None:
+def test_ratios_are_computed_per_round() -> None:
     sides = {"Braid": [2.0, 9.0, 8.0], "eager": [1.0, 3.0, 4.0]}
     row = gpu.table_row(gpu.Figure("training", "bert, batch 8", "rows/s", sides))
     assert row == "| bert, batch 8 | rows/s | 8 | 3 | 2.00 | 2.00 to 3.00 |  | |  |"
     assert row.count("|") == gpu.HEADING.splitlines()[0].count("|")
 
 
-def test_a_ratio_to_nothing_is_infinite() -> None:
+def test_ratio_to_zero_is_infinite() -> None:
     sides = {"Braid": [2.0], "compiled": [0.0]}
     assert gpu.Figure("gaps", "bert", "gaps", sides).ratios("compiled") == [math.inf]
 
@@ -70,7 +70,7 @@ def test_arguments() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["speed"], ["--short", "--small"], ["--device=cpu", "x"]])
-def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         gpu.parse(arguments)
 
@@ -91,14 +91,14 @@ def test_a_plan_names_models_and_precisions_that_there_are(plan: str) -> None:
         (["/nonexistent"], 1, "no bundle in '/nonexistent'"),
     ],
 )
-def test_the_check_refuses_wrong_arguments(arguments: list[str], status: int, words: str) -> None:
+def test_check_rejects_invalid_arguments(arguments: list[str], status: int, words: str) -> None:
     command = [str(ROOT / "scripts/gpu_check.sh"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert words in done.stderr
 
 
-def test_the_bundle_wants_a_build(tmp_path: Path) -> None:
+def test_bundle_requires_a_build(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(ROOT / "scripts/gpu_bundle.sh"), str(tmp_path / "bundle")],
         env={"PATH": "/usr/bin:/bin", "TORCH": "1.0.0"},

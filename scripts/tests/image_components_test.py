@@ -26,5 +26,5 @@ def test_each_wheel_that_has_one_of_the_files_is_listed_once() -> None:
     assert found[1]["purl"] == f"pkg:pypi/torch@{version}"
 
 
-def test_what_no_wheel_has_is_not_listed() -> None:
+def test_files_outside_wheels_are_not_listed() -> None:
     assert components(SCRIPT) == []

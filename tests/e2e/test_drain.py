@@ -18,10 +18,17 @@ import pytest
 from e2e.support.durable import DurableServer
 from e2e.support.metrics import scrape
 from e2e.support.polling import wait_until
-from e2e.support.protocol import CALL_SECONDS, Stub, channel, message, tensor
+from e2e.support.protocol import (
+    CALL_SECONDS,
+    Stub,
+    channel,
+    message,
+    open_stream,
+    operation,
+    tensor,
+)
 from e2e.support.raw_trainer import RawTrainer
 from e2e.support.server import Server
-from e2e.support.streams import open_stream, operation
 
 InferRequest = message("inference.ModelInferRequest")
 # Half a minute on the slow model, longer than any test waits.

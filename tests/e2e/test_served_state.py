@@ -1,7 +1,6 @@
 """Served modules that store their inputs or return their own memory: outputs equal PyTorch's, and
 other requests are not affected."""
 
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

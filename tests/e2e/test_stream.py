@@ -12,13 +12,12 @@ import braid
 import grpc
 import numpy as np
 import pytest
-from e2e.support import durable, streams, training
+from e2e.support import durable, protocol, training
 from e2e.support.durable import assert_same_bits
 from e2e.support.polling import wait_until
-from e2e.support.protocol import CALL_SECONDS, violated_fields
+from e2e.support.protocol import CALL_SECONDS, exchange, operation, violated_fields
 from e2e.support.raw_trainer import RawTrainer
 from e2e.support.server import Server
-from e2e.support.streams import exchange, operation
 
 CODES = grpc.StatusCode
 X = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
@@ -152,7 +151,7 @@ def test_stream_belongs_to_one_trainer(address: str, trainer: RawTrainer) -> Non
 
 
 def test_message_without_operation_is_rejected(address: str, trainer: RawTrainer) -> None:
-    replies, error = exchange(address, [step_at(trainer, 1), streams.StreamRequest()])
+    replies, error = exchange(address, [step_at(trainer, 1), protocol.StreamRequest()])
     assert len(replies) == 1
     assert error.code() == CODES.INVALID_ARGUMENT
     assert violated_fields(error) == ["operation"]
@@ -202,7 +201,7 @@ def wait_until_busy(address: str, trainer: RawTrainer, request: Any) -> Any:
         forever.wait(CALL_SECONDS)
 
     before = samples(address)
-    call = streams.open_stream(address, feed())
+    call = protocol.open_stream(address, feed())
     call.add_callback(forever.set)
     wait_until(lambda: samples(address) != before)
     return call
@@ -327,7 +326,7 @@ def assert_same_results(actual: list, wanted: list) -> None:
 
 def test_stream_survives_repeated_connection_loss(tmp_path: Any) -> None:
     """Cuts at arbitrary bytes in both directions. No operation is lost or applied twice."""
-    proxy_class = streams.load_cutting_proxy()
+    proxy_class = protocol.load_cutting_proxy()
     generator = np.random.default_rng(5)
     cuts = [int(cut) for cut in generator.integers(500, 30000, 12)]
     options = {"loss": "cross_entropy", "optimizer": "AdamW"}

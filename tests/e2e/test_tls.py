@@ -1,4 +1,4 @@
-"""TLS: who gets in, who does not, what is refused at the start, and certificates that change."""
+"""TLS: authentication of clients and servers, invalid files, and reloading of certificates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """One of the same name that nobody believes."""
+    """An untrusted authority with the same name."""
     return Authority(tmp_path_factory.mktemp("stranger") / "ca")
 
 
@@ -59,7 +59,7 @@ def repository_of_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tls_server(
     repository_of_one: Path, server_pair: Pair, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """TLS, and tokens."""
+    """A server with TLS and tokens."""
     directory = tmp_path_factory.mktemp("tls")
     (directory / "tokens").write_text(auth.token_line("infer", "secret", "ann"))
     flags = (
@@ -78,7 +78,7 @@ def mutual_server(
     authority: Authority,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Server]:
-    """Mutual TLS, tokens, and the identities of certificates."""
+    """A server with mutual TLS, tokens and identities for certificates."""
     directory = tmp_path_factory.mktemp("mutual")
     (directory / "tokens").write_text(auth.token_line("infer", "secret", "ann"))
     (directory / "certificates").write_text(
@@ -122,7 +122,7 @@ def test_old_tls_versions_are_rejected(
     tls_server: Server, authority: Authority, version: ssl.TLSVersion
 ) -> None:
     assert handshake(tls_server, authority, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
-    # The server closes the connection, before or after it said why.
+    # The server closes the connection before or after its alert.
     with pytest.raises((ssl.SSLError, ConnectionError), match="PROTOCOL_VERSION|EOF|reset"):
         handshake(tls_server, authority, version)
 
@@ -130,7 +130,7 @@ def test_old_tls_versions_are_rejected(
 def handshake(server: Server, authority: Authority, version: ssl.TLSVersion) -> str:
     context = ssl.create_default_context(cafile=str(authority.certificate))
     context.set_alpn_protocols(["h2"])
-    # Else the client's own policy would be what refuses.
+    # Otherwise the client's own policy would reject the version.
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     context.minimum_version = context.maximum_version = version
     host, port = server.address.split(":")
@@ -183,10 +183,10 @@ def test_certificate_maps_to_its_identity(
     ("names", "common_name"),
     [
         (("DNS:unknown.example.org",), ""),
-        # The common name counts only where there is no alternative.
+        # The common name counts only without alternative names.
         (("DNS:unknown.example.org",), "Jane Roe"),
         (("IP:10.0.0.8",), "Jane Roe"),
-        # As it is, no pattern.
+        # Compared literally, not as a pattern.
         (("DNS:*.example.org",), ""),
         ((), "Jane Roe 2"),
         ((), ""),
@@ -239,7 +239,7 @@ def test_invalid_client_certificates_are_rejected(
 
 
 def mutated(pem: bytes) -> bytes:
-    """With one character of its base64 changed, in the middle."""
+    """Changes one base64 character in the middle."""
     at = len(pem) // 2
     while pem[at : at + 1] in b"\nA":
         at += 1
@@ -297,7 +297,7 @@ def test_invalid_tls_files_are_rejected(
 
 
 def served_certificate(server: Server, ca: Path) -> bytes:
-    """As a client that connects now is shown it."""
+    """Returns the certificate that a new connection receives."""
     context = ssl.create_default_context(cafile=str(ca))
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -322,7 +322,7 @@ def test_certificates_are_reloaded_while_serving(
             assert list_models(before)[0] == "OK"
             shown = served_certificate(server, ca)
 
-            # Half of a pair, as while somebody copies it: nobody notices.
+            # Half of a pair, as during copying, is not loaded.
             shutil.copy(second.certificate, live.certificate)
             wait_until(lambda: "does not match the first certificate" in server.log)
             assert served_certificate(server, ca) == shown
@@ -335,7 +335,7 @@ def test_certificates_are_reloaded_while_serving(
                 assert list_models(after)[0] == "OK"
             with secure(server, ca) as after:
                 assert list_models(after)[0] == "UNAVAILABLE"
-            # Who was in stays in.
+            # Open connections stay open.
             assert list_models(before)[0] == "OK"
 
         shown = served_certificate(server, ca)

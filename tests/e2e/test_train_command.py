@@ -1,4 +1,4 @@
-"""`braid train` on a real server: where it goes on."""
+"""`braid train` on a real server: the batch at which it resumes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[DurableServer]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> list[str]:
-    """Options. The first batches are not finite."""
+    """Returns options for data whose first batches are not finite."""
     x = np.random.default_rng(0).standard_normal((BATCHES * ROWS, durable.FEATURES), np.float32)
     x[: NOT_FINITE * ROWS, 0] = np.nan
     np.save(tmp_path / "x.npy", x)
@@ -44,7 +44,7 @@ def train(server: DurableServer, *options: str) -> subprocess.CompletedProcess[s
 
 
 def batches(run: subprocess.CompletedProcess[str]) -> list[tuple[int, int]]:
-    """(epoch, batch) of each batch that was trained on."""
+    """Returns (epoch, batch) of each trained batch."""
     assert run.returncode == 0, run.stderr
     events = [json.loads(line) for line in run.stdout.splitlines()]
     return [
@@ -55,7 +55,7 @@ def batches(run: subprocess.CompletedProcess[str]) -> list[tuple[int, int]]:
 def test_skipped_batches_are_not_repeated(
     server: DurableServer, data: list[str]
 ) -> None:
-    """Nor does a publication stand for one."""
+    """A publication does not count as a batch."""
     with durable.connect(server) as client:
         client.create_trainer("noisy", loss="cross_entropy", optimizer="SGD", non_finite="skip")
         assert batches(train(server, "--attach=noisy", "--publish", *data)) == [

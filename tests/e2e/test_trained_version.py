@@ -1,4 +1,4 @@
-"""A trainer trains the version that it began from, whatever its model serves meanwhile."""
+"""A trainer trains the version that it started from, even if its model serves another one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trained(nn.Module):
 
 
 class SameParameters(Trained):
-    """What it computes is another."""
+    """Computes another function with the same parameters."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.layer(x)) * 3
@@ -57,7 +57,7 @@ def make(kind: type[Trained]) -> Trained:
 
 
 def wanted(steps: int) -> tuple[list[float], Trained]:
-    """PyTorch's losses, and the module after them."""
+    """Returns PyTorch's losses and the module after the steps."""
     module = make(Trained)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     losses = []
@@ -93,7 +93,7 @@ def create(client: braid.Client) -> braid.Trainer:
 
 @pytest.fixture
 def server(tmp_path: Path, format: str) -> Iterator[DurableServer]:
-    """Of version 1 alone; not started yet."""
+    """A server of version 1 only; not started."""
     export(tmp_path / "models", Trained, 1, format)
     server = DurableServer(tmp_path / "models", "cpu*2", tmp_path / "server")
     yield server
@@ -102,7 +102,7 @@ def server(tmp_path: Path, format: str) -> Iterator[DurableServer]:
 
 @pytest.mark.parametrize("other", [SameParameters, OtherParameters])
 def test_training_keeps_its_version(server: DurableServer, format: str, other: type[Trained]) -> None:
-    """Somebody puts a new version into the repository meanwhile."""
+    """A new version is added to the repository during training."""
     server.start()
     with braid.connect(server.address) as client:
         losses = step(create(client))

@@ -1,4 +1,4 @@
-"""Trainers as resources, how a batch is split, and an update's own hyper-parameters."""
+"""Trainers as resources, splitting of batches, and hyperparameters of a single update."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_reported_split_equals_torch_chunk(
 
 
 def test_hyperparameters_apply_to_one_update(serve: Callable[[str], Server]) -> None:
-    """They stand in for the optimizer's own in that update alone."""
+    """They override the optimizer's for that update only."""
     overrides = [{}, {"lr": 0.01}, {"lr": 0.0}, {"momentum": 0.5, "weight_decay": 0.1}, {}]
     x, labels = oracle.dataset("chain64", 20)
     module = models.make("chain64")
@@ -107,7 +107,7 @@ def test_second_handle_continues_after_the_first(serve: Callable[[str], Server])
 
 
 def test_trainers_are_independent(serve: Callable[[str], Server]) -> None:
-    """Two trainers of one model, step by step in turn, each as if it were alone."""
+    """Alternating steps of two trainers of one model give the same results as separate training."""
     specs = [SGD, {"name": "AdamW", "lr": 0.01}]
     batches = list(oracle.batches_of("chain64", "cross_entropy", 20, steps=10))
     with connect(serve) as client:

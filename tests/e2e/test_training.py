@@ -1,8 +1,8 @@
-"""200 steps on 1 to 4 replicas are 200 steps of plain PyTorch on the whole batch.
+"""200 steps on 1 to 4 replicas equal 200 steps of plain PyTorch on the whole batch.
 
 In float64 to 1e-9 and in float32 to 1e-4, with batches that divide evenly and that do not. The
-float32 network has a smooth activation: with ReLU, now and then a unit so near to zero changes its
-sign with the order of a sum, and both courses of training are right.
+float32 network has a smooth activation. With ReLU, a unit near zero can change sign with the order
+of a sum, and both results would be correct.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOLERANCE = {"64": 1e-9, "": 1e-4}
 def client(
     request: pytest.FixtureRequest, serve: Callable[[str], Server]
 ) -> Iterator[braid.Client]:
-    """Of a server with one, two, three and four replicas."""
+    """A client of a server with one, two, three and four replicas."""
     with braid.connect(serve(f"cpu*{request.param}").address) as client:
         yield client
 
@@ -50,7 +50,7 @@ def test_training_equals_pytorch(
     compare(client, model, optimizer, loss, rows)
 
 
-# One batch size each: they take long.
+# One batch size each, because the runs are long.
 @pytest.mark.parametrize("model", ["mlp64", "smooth"])
 @pytest.mark.parametrize(("optimizer", "rows"), [(SGD, 97), (ADAMW, 20)], ids=["SGD", "AdamW"])
 def test_training_of_a_larger_network_equals_pytorch(
@@ -75,7 +75,7 @@ def compare(client: braid.Client, model: str, optimizer: dict, loss: str, rows: 
     batches = oracle.batches_of(model, loss, rows, STEPS)
     actual = training.train(client, model, batches, optimizer, loss)
     wanted = oracle.reference(model, tuple(optimizer.items()), loss, rows, STEPS)
-    # The training did something, or equality would say little.
+    # Checks that training changed something; otherwise equality would prove little.
     assert wanted.losses[-1] < 0.8 * wanted.losses[0]
     oracle.assert_equal_runs(actual, wanted, TOLERANCE["64" if model.endswith("64") else ""])
 

@@ -1,4 +1,4 @@
-"""Models that were exported in training mode, and outputs that are not dense: what is said of them."""
+"""Models exported in training mode, and sparse outputs: warnings and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Dropped(nn.Module):
 
 
 class Normed(nn.Module):
-    """Changes its running statistics, and counts no batches."""
+    """Changes its running statistics and does not count batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Sparse(nn.Module):
 
 
 def save(path: Path, module: nn.Module) -> None:
-    """As it is, and not in evaluation mode."""
+    """Saves the module in its present mode, not in evaluation mode."""
     path.parent.mkdir(parents=True)
     program = torch.export.export(module, (ROWS,), dynamic_shapes=programs.any_batch([ROWS]))
     torch.export.save(program, path)

@@ -1,5 +1,5 @@
 """A transformer encoder layer with dropout: its random numbers follow from the trainer's seed, the
-step and the chunk, so 50 steps are those of PyTorch with the same seeds."""
+step and the chunk, so 50 steps equal PyTorch's with the same seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 STEPS = 50
-# Divided evenly by none of 2, 3 and 4.
+# Not divisible by 2, 3 or 4.
 ROWS = 11
 ADAM = {"name": "Adam", "lr": 1e-3}
 SEED = 2**63 + 5
@@ -31,7 +31,7 @@ output [ { name: "logits" data_type: TYPE_FP64 dims: [ 3 ] } ]
 
 
 class Encoder(nn.Module):
-    """Classifies sequences of 16 numbers each: dropout in the attention and behind each block."""
+    """Classifies sequences of 16 numbers each. Dropout in the attention and after each block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,13 +94,13 @@ def test_training_equals_pytorch_with_the_same_seeds(
         return functional.cross_entropy(outputs, batch[1]["target"])
 
     wanted = long_training.in_pytorch(make(), batches(format), ADAM, loss)
-    # The training did something, or equality would say little.
+    # Checks that training changed something; otherwise equality would prove little.
     assert wanted.losses[-1] < 0.85 * wanted.losses[0]
     oracle.assert_equal_runs(train(client_of(replicas), format, SEED), wanted, 1e-9)
 
 
 def test_results_depend_on_the_seed(client_of: Callable[[int], braid.Client], format: str) -> None:
-    """The same one gives the same bits, another one another training from the first step on."""
+    """The same seed is bit-reproducible. Another seed differs from the first step on."""
     client = client_of(2)
     first, again, other = (train(client, format, seed) for seed in (SEED, SEED, SEED + 1))
     assert first.losses == again.losses

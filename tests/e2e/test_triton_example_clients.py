@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 FIRST = np.arange(16, dtype=np.int32)[None]
 SECOND = np.ones((1, 16), np.int32)
 WANTED = {"OUTPUT0": FIRST + SECOND, "OUTPUT1": FIRST - SECOND}
-# Flags, and whether system shared memory can be registered with them. None has a GPU.
+# Flags, and whether they allow registration of system shared memory. No server has a GPU.
 SERVERS = {
     "off": ((), False),
     "allowed": (("--allow_client_shared_memory",), True),
@@ -90,7 +90,7 @@ def test_client_may_unregister_before_it_starts(
     client.unregister_cuda_shared_memory()
     assert not client.get_system_shared_memory_status().regions
     assert not client.get_cuda_shared_memory_status().regions
-    # One that is unknown is gone already, as on a Triton server.
+    # Unregistering an unknown region is a no-op, as on a Triton server.
     client.unregister_system_shared_memory("nosuch")
     client.unregister_cuda_shared_memory("nosuch")
     for status in (client.get_system_shared_memory_status, client.get_cuda_shared_memory_status):
@@ -150,7 +150,7 @@ def test_objects_are_reused_with_and_without_shared_memory(
                 shape = result.get_output(name).shape
                 found = shm.get_contents_as_numpy(regions[name], np.int32, shape)
                 np.testing.assert_array_equal(found, WANTED[name])
-                del found  # a view of the region, which is closed
+                del found  # A view of the region, which is closed.
         assert set(client.get_system_shared_memory_status().regions) == set(regions)
         client.unregister_system_shared_memory()
         assert not client.get_system_shared_memory_status().regions
@@ -233,7 +233,7 @@ def test_typed_contents_and_typed_with_raw_contents(
     with pytest.raises(grpc.RpcError) as caught:
         stub.ModelInfer(request)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    # The example looks for these words.
+    # The example searches for these words.
     assert (
         "contents field must not be specified when using raw_input_contents for 'INPUT0' for model "
         "'simple'" in caught.value.details()
@@ -246,7 +246,7 @@ def test_models_are_loaded_reconfigured_and_unloaded(
     client = client_of("explicit")
     client.load_model("simple")
     assert client.is_model_ready("simple")
-    # The example looks for "failed to load" in what follows each load that fails.
+    # The example searches for "failed to load" in the errors.
     with pytest.raises(InferenceServerException, match="failed to load"):
         client.load_model("simple", config='"parameters": {"config": {{"max_batch_size": "16"}}}')
     config = client.get_model_config("simple", as_json=True)["config"]

@@ -1,5 +1,5 @@
-"""A repository in the manner of Triton's own examples is served as it is, and answers tritonclient,
-whichever of its ways of asking is used, as PyTorch answers."""
+"""Serves a repository like Triton's examples without changes. Outputs for every kind of
+tritonclient call equal PyTorch's."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def assert_outputs(
     answer = EXAMPLES[name].answer(inputs, version or SERVED[name][-1])
     assert {tensor.name for tensor in result.get_response().outputs} == set(answer)
     for output, wanted in answer.items():
-        # A batch of other rows adds up in another order.
+        # Batches with other rows add in another order.
         assert_close(result.as_numpy(output), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -136,7 +136,7 @@ def test_asyncio_outputs_equal_pytorch(server: Server) -> None:
 
 @pytest.mark.parametrize("name", ["resnet50", "reshaped", "bert"])
 def test_shared_memory_equals_pytorch(client: triton.InferenceServerClient, name: str) -> None:
-    """All inputs and outputs in one region, one after the other."""
+    """All inputs and outputs are consecutive in one region."""
     example, inputs = EXAMPLES[name], EXAMPLES[name].inputs[-1]
     answer = example.answer(inputs, 1)
     arrays = {**inputs, **{output: wanted.numpy() for output, wanted in answer.items()}}
@@ -164,7 +164,7 @@ def test_shared_memory_equals_pytorch(client: triton.InferenceServerClient, name
                 region, wanted.numpy().dtype, told.shape, places[output][1]
             )
             assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-            del found  # a view of the region, which is closed
+            del found  # A view of the region, which is closed.
     finally:
         client.unregister_system_shared_memory("examples")
         shm.destroy_shared_memory_region(region)
@@ -182,7 +182,7 @@ def test_shared_memory_equals_pytorch(client: triton.InferenceServerClient, name
 def test_classes_and_their_labels(
     client: triton.InferenceServerClient, name: str, count: int, labels: list[str]
 ) -> None:
-    """A model that is not batched has one list of classes, whatever dimensions its scores have."""
+    """An unbatched model has one list of classes for scores of any dimensions."""
     example, inputs = EXAMPLES[name], EXAMPLES[name].inputs[-1]
     output = example.outputs[0]
     wanted = [triton.InferRequestedOutput(output, class_count=count)]
@@ -195,7 +195,7 @@ def test_classes_and_their_labels(
         split = [text.decode().split(":") for text in found]
         classes = [int(parts[1]) for parts in split]
         assert len(set(classes)) == count
-        # By score, not by class: two may differ by less than the arithmetic does.
+        # Sorted by score, not by class: scores may differ by less than rounding errors.
         np.testing.assert_allclose([float(parts[0]) for parts in split], row[classes], atol=1e-5)
         np.testing.assert_allclose(row[classes], np.sort(row)[::-1][:count], atol=1e-5)
         for parts, index_ in zip(split, classes, strict=True):
@@ -219,7 +219,7 @@ def test_metadata_matches_the_configuration(
 
 
 def forget(config: model_config_pb2.ModelConfig) -> None:
-    """What says how things are done here anyway is not repeated to clients."""
+    """Clears settings that describe default behavior, which the server does not return."""
     config.ClearField("optimization")
     config.parameters.clear()
     for group in config.instance_group:
@@ -245,7 +245,7 @@ def test_configuration_matches_the_file(
                 each.count = max(each.count, 1)
             assert served.model_warmup == value
         elif field.name == "dynamic_batching":
-            value.default_queue_policy.SetInParent()  # is told even where it is empty
+            value.default_queue_policy.SetInParent()  # Returned even if it is empty.
             assert served.dynamic_batching == value
         else:
             assert getattr(served, field.name) == value, field.name
@@ -267,8 +267,8 @@ def test_statistics_count_every_example(client: triton.InferenceServerClient) ->
     assert counts() == {key: before[key] + rows[key] for key in before}
 
 
-# Of the same documents: what is for other backends or for other machines, and what changes how
-# fast, not what, the PyTorch backend answers. None of it is done here, and none is passed over.
+# Settings of the same documents for other backends or machines, or that affect only speed. The
+# server rejects each of them.
 REFUSED = {
     "sequences": ("sequence_batching { direct { } }", "sequence_batching"),
     "iterative": ("sequence_batching { iterative_sequence: true }", "iterative_sequence"),
@@ -321,7 +321,7 @@ REFUSED = {
         )
     },
 }
-# And what says in so many words what is done here.
+# Settings that explicitly request default behavior.
 OBEYED = {
     **{
         f"{key.lower()}_{value}": f'parameters: {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
@@ -344,13 +344,13 @@ OBEYED = {
 
 
 def nameless(name: str, more: str) -> Example:
-    """The example `name` with more in its configuration, for a folder of any name."""
+    """Adds text to the configuration of the example `name`, for a folder with any name."""
     config = EXAMPLES[name].config.replace(f'name: "{name}"\n', "", 1)
     return dataclasses.replace(EXAMPLES[name], config=config + more)
 
 
 def states_of(directory: Path, examples: dict[str, Example]) -> dict[str, tuple[str, str]]:
-    """What a server that serves `examples` says of each: its state and the reason."""
+    """Returns the state and the reason of each of `examples` on a new server."""
     for name, example in examples.items():
         example.write(directory / "models" / name)
     flags = ("--cpu_threads=1",)

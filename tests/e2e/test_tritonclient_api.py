@@ -1,5 +1,5 @@
-"""tritonclient's gRPC API, sync and asyncio, against a real server: every call that is no inference
-of the usual kind, and what an inference may say beside its tensors."""
+"""tritonclient's gRPC API, sync and asyncio: all calls other than plain inference, and inference
+options besides tensors."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_cancelled_async_infer_frees_its_slot(
     assert result is None and error.status() == "StatusCode.CANCELLED"
     # 2,000 rows of 5 ms would take two workers 5 s.
     wait_until(lambda: queued_rows(server, "slow") == 0, seconds=2)
-    # The call ends with the piece of it that runs.
+    # The call ends after its running chunk.
     wait_until(
         lambda: metrics.scrape(server.metrics_url).value(
             "braid_requests_total", method="ModelInfer", model="slow", code="CANCELLED"

@@ -1,4 +1,4 @@
-"""System shared memory: tritonclient's own regions, hostile registrations, regions that go away."""
+"""System shared memory: tritonclient's regions, hostile registrations, and truncated regions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def client(server: Server) -> Iterator[triton.InferenceServerClient]:
 
 
 class Region:
-    """A region of tritonclient's, registered under `name`."""
+    """A tritonclient region, registered under `name`."""
 
     def __init__(self, client: triton.InferenceServerClient, name: str, size: int) -> None:
         self.key = f"/e2e_{name}_{os.getpid()}_{secrets.token_hex(4)}"
@@ -52,7 +52,7 @@ class Region:
 
 @pytest.fixture
 def region(client: triton.InferenceServerClient) -> Iterator[Callable[..., Region]]:
-    """region(name, size): a region that is registered, and destroyed after the test."""
+    """region(name, size): a registered region that is destroyed after the test."""
     regions: list[Region] = []
 
     def make(name: str, size: int) -> Region:
@@ -275,7 +275,7 @@ def test_unregister_while_a_request_uses_the_region(
         replies.append((result, error))
         done.set()
 
-    # The second tells when the first is under way: they run in order.
+    # Requests run in order, so the second reports that the first is running.
     client.async_infer("slow", [shared_input("x", x.shape, "in", x.nbytes)], callback=answered)
     infer(client, "slow", {"x": x[:1]})
     client.unregister_system_shared_memory("in")
@@ -334,7 +334,7 @@ def test_region_truncated_while_it_is_read(
 def test_shared_memory_with_raw_contents(
     client: triton.InferenceServerClient, region: Callable[..., Region]
 ) -> None:
-    """Raw contents are there for the inputs only that are not in shared memory."""
+    """Raw contents exist only for inputs that are not in shared memory."""
     a, b = X[:3, :4].copy(), X[:3, :3].copy()
     source = region("in", a.nbytes)
     shm.set_shared_memory_region(source.handle, [a])

@@ -57,7 +57,7 @@ def values(reply: Any, *shape: int) -> np.ndarray:
 
 
 def in_flight(server: Server) -> float:
-    """Rows that wait in queues now."""
+    """Returns the number of queued rows."""
     scraped = metrics.scrape(server.metrics_url)
     return sum(
         scraped.value("braid_queue_rows", **labels)
@@ -140,7 +140,7 @@ def test_every_input_validation_error_is_in_band(stub: Stub) -> None:
 
 
 def test_each_request_is_counted_with_its_status(server: Server, stub: Stub) -> None:
-    """As a call by itself would be; the stream is not, once more."""
+    """Each is counted like a single call. The stream itself is not counted again."""
     codes = {"OK": "mlp", "INVALID_ARGUMENT": "mlp", "NOT_FOUND": ""}
 
     def counts() -> dict[str, float]:
@@ -178,7 +178,7 @@ def test_requests_of_cancelled_stream_are_counted_as_cancelled(server: Server, s
 
     call = stub.ModelStreamInfer(requests())
     next(call)
-    # More rows than two of the three requests have: all have arrived.
+    # More rows than two of the three requests have, so all have arrived.
     wait_until(lambda: in_flight(server) > 800)
     call.cancel()
     done.set()
@@ -229,7 +229,7 @@ def test_stream_without_requests_ends(stub: Stub) -> None:
 
 
 def test_cancellation_removes_queued_requests(server: Server, stub: Stub) -> None:
-    """1,000 rows of 5 ms: were they not cancelled they would run for seconds."""
+    """1,000 rows of 5 ms would run for seconds without cancellation."""
     sent = threading.Event()
 
     def requests() -> Iterator[Any]:
@@ -252,7 +252,7 @@ def test_cancellation_removes_queued_requests(server: Server, stub: Stub) -> Non
 def test_slow_reader_buffers_a_limited_number_of_replies(
     server: Server, stub: Stub
 ) -> None:
-    """Replies of 8 MB: what is not read must not pile up in the server."""
+    """Replies of 8 MB must not accumulate in the server if they are not read."""
     x = random(1000, 2000)
     sent = 0
 

@@ -1,5 +1,5 @@
 """A model that returns logits and probabilities, trained on the logits: 50 steps on 1 to 4 replicas
-are 50 steps of plain PyTorch, and the probabilities are there to be had."""
+equal plain PyTorch, and the probabilities are served."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 STEPS = 50
-# Divided evenly by none of 2, 3 and 4.
+# Not divisible by 2, 3 or 4.
 ROWS = 23
 SGD = {"name": "SGD", "lr": 0.1, "momentum": 0.9}
 
@@ -38,7 +38,7 @@ def test_training_on_the_logits_equals_pytorch(
     serve: Callable[..., Server], format: str, replicas: int, spec: dict
 ) -> None:
     wanted = long_training.in_pytorch(models.make("two_outputs"), batches(), SGD, loss_of_logits)
-    # The training did something, or equality would say little.
+    # Checks that training changed something; otherwise equality would prove little.
     assert wanted.losses[-1] < 0.5 * wanted.losses[0]
     with braid.connect(serve(f"cpu*{replicas}", format).address) as client:
         loss = {"name": "cross_entropy", **spec}

@@ -19,7 +19,7 @@ SCALE = np.array([1, 2, 3, 4], dtype=np.float32)
 
 
 class Echo(nn.Module):
-    """Returns its input beside its output."""
+    """Returns its input next to its output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Echo(nn.Module):
 
 
 class Hoarder(nn.Module):
-    """Puts its input in the place of a buffer."""
+    """Replaces a buffer by its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Hoarder(nn.Module):
 
 
 class Counter(nn.Module):
-    """Counts its calls in a buffer, in evaluation too."""
+    """Counts its calls in a buffer, also in evaluation mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ class Counter(nn.Module):
 
 
 class Summed(nn.Module):
-    """Returns one number a chunk beside its rows."""
+    """Returns one number per chunk next to its rows."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x * 2, x.sum()
 
 
 class Squeezed(nn.Module):
-    """Leaves out sizes of one, and so the batch dimension of a single row."""
+    """Squeezes sizes of one, including the batch dimension of a single row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Squeezed(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Multiplies its rows by a vector that every replica gets whole."""
+    """Multiplies its rows by a vector that every replica receives whole."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ MODELS = {
 }
 
 
-# The others are refused.
+# The others are rejected.
 HELD = {
     "torchscript": tuple(MODELS),
     "pair": ("echo", "counter", "summed"),
@@ -193,13 +193,13 @@ def test_squeezed_single_row_keeps_its_batch_dimension(
 
 @trained
 def test_recorded_reply_equals_the_first(client: braid.Client) -> None:
-    """A model's output may be its input, whose memory goes with the request."""
+    """A model's output may share memory with its input, which is freed with the request."""
     with training.new_trainer(client, "echo", loss="cross_entropy", optimizer=SGD) as trainer:
         start = trainer.info()
         first = trainer.forward({"x": rows(1)})
         for _ in range(20):
             client.infer("echo", {"x": rows(50)})
-        trainer._handle.reset_to(start)  # as for a client whose reply was lost
+        trainer._handle.reset_to(start)  # Simulates a client whose reply was lost.
         replayed = trainer.forward({"x": rows(1)})
     assert replayed.replayed
     np.testing.assert_array_equal(first.outputs["x_again"], rows(1))

@@ -1,5 +1,5 @@
-"""A server runs what other versions of PyTorch exported, and goes on with the state of a release on
-another version."""
+"""A server runs models exported with other PyTorch versions, and continues with the state of a
+release on another version."""
 
 from __future__ import annotations
 

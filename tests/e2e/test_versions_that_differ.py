@@ -1,4 +1,4 @@
-"""Versions of one model whose code differs: each is served as what it is."""
+"""Versions of one model with different code are served independently."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ask(client: triton.InferenceServerClient, **parameters: float) -> float:
 def test_rollback_to_other_number_arguments(
     tmp_path: Path, older: type[nn.Module], newer: type[nn.Module]
 ) -> None:
-    """The older version is called as it is defined, and so is the newer one after it."""
+    """Both versions are called with their own arguments, in either order."""
     models.export(tmp_path / "models/m", older(), config=CONFIG, version=1)
     models.export(tmp_path / "models/m", newer(), config=CONFIG, version=2)
     served = {Scaled: 3.0, Plain: 10.0}
@@ -87,7 +87,8 @@ def test_rollback_to_other_number_arguments(
 
 
 def test_index_range_belongs_to_the_version(tmp_path: Path) -> None:
-    """A smaller embedding than the newer version's is not read beyond its end, a larger one whole."""
+    """Indices of a smaller embedding are bounded by its own size; a larger one is usable as a
+    whole."""
     for version, words in ((1, 10), (2, 100), (3, 20)):
         models.export(tmp_path / "models/m", Words(words), config=WORDS_CONFIG, version=version)
     with Server(tmp_path / "models", "cpu*2", tmp_path / "run") as server:
@@ -100,7 +101,7 @@ def test_index_range_belongs_to_the_version(tmp_path: Path) -> None:
 
 
 def test_publication_for_another_configuration_is_rejected(tmp_path: Path) -> None:
-    """Nor is anything lost: the trainer goes on, and publishes once its own is loaded again."""
+    """The trainer continues, and publishes once its configuration is loaded again."""
     models.export(tmp_path / "models/m", Plain(), config=CONFIG, version=1)
     with explicit(tmp_path, "--load_model=m") as running:
         with braid.connect(running.server.address) as client:
@@ -116,7 +117,7 @@ def test_publication_for_another_configuration_is_rejected(tmp_path: Path) -> No
             (values,) = client.infer("m", {"z": X}).values()
             assert values[0, 0] == 10
             trainer.step({"x": X}, {"target": np.zeros((2, 2), np.float32)})
-            # The larger batches are what the model is configured for now, whoever publishes.
+            # The larger batches belong to the configuration that is loaded now.
             (tmp_path / "models/m/config.pbtxt").write_text(CONFIG.replace("8", "16"))
             running.client.load_model("m")
             assert trainer.publish() == 2

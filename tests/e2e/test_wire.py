@@ -1,4 +1,4 @@
-"""The wire: the server's own descriptors are tritonclient's; health and reflection answer."""
+"""The server's descriptors match tritonclient's, and health and reflection answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def all_enums(file: descriptor.FileDescriptor) -> list[descriptor.EnumDescriptor
 
 
 def describe_message(message: descriptor.Descriptor) -> dict:
-    """Everything of a message that its bytes depend on."""
+    """Returns all properties of a message that affect its encoding."""
 
     def type_name(field: descriptor.FieldDescriptor) -> str:
         named = field.message_type or field.enum_type

@@ -1,4 +1,4 @@
-// A model that says where its tensors lie, for tests that see no header of LibTorch.
+// A model that reports the addresses of its tensors, for tests without LibTorch headers.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class CopyProbe {
   RequestQueue& queue();
   // The workers begin only now.
   void Open();
-  // Of the model's inputs and of what it returned, so far. The outputs live as long as the probe.
+  // Addresses of the model's inputs and outputs so far. Outputs live as long as the probe.
   std::vector<Memory> inputs() const;
   std::vector<Memory> outputs() const;
 

@@ -1,4 +1,4 @@
-// For what another thread will do in its own time.
+// Waits for other threads.
 #pragma once
 
 #include "absl/time/clock.h"
@@ -6,7 +6,7 @@
 
 namespace braid {
 
-// Whether `condition` comes to hold; asked until it does, for half a minute at most.
+// Polls until `condition` holds, for at most 30 s. Returns true if it holds.
 template <typename Condition>
 bool Eventually(Condition condition) {
   const absl::Time deadline = absl::Now() + absl::Seconds(30);

@@ -1,4 +1,4 @@
-// GPUs of other processes' memory, which is strings of the test's.
+// GPU memory of other processes, simulated with strings.
 #pragma once
 
 #include <map>
@@ -13,12 +13,12 @@
 namespace braid {
 
 struct FakeGpus {
-  // By their handles; every GPU can open all of them.
+  // By handle. Every GPU can open all of them.
   std::map<std::string, std::string> allocations;
   int open = 0;        // of the allocations, now
   absl::Status fault;  // what the next copies come to
 
-  // To be had while this object lives.
+  // Available while this object lives.
   GpuMemorySource Source(int gpus);
 };
 

@@ -1,4 +1,4 @@
-// A queue that the test fills before its one worker may take from it, and what its puppets saw.
+// A queue that the test fills before its only worker starts, and the batches that were run.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class Seen {
     const absl::MutexLock lock(&mu_);
     return rows_;
   }
-  // Of each batch the sum of its elements.
+  // Sum of the elements of each batch.
   std::vector<double> sums() const {
     const absl::MutexLock lock(&mu_);
     return sums_;

@@ -42,7 +42,7 @@ HostTensor MakeHost(std::string name, std::vector<int64_t> shape, const std::vec
           copy.get(),      values.size() * sizeof(T), copy};
 }
 
-// The first value of each row counts up from `first`: rows that can be told apart.
+// The first value of each row counts up from `first`, so that rows differ.
 inline HostTensor MakeRows(std::string name, int64_t rows, double first) {
   std::vector<float> values;
   for (int64_t r = 0; r < rows; ++r) {
@@ -60,7 +60,7 @@ std::vector<T> ValuesOf(const HostTensor& tensor) {
   return values;
 }
 
-// Of all its pieces.
+// Returns the bytes of all pieces.
 template <typename T>
 std::vector<T> ValuesOf(const GatheredTensor& tensor) {
   std::vector<T> values;

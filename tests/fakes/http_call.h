@@ -1,4 +1,4 @@
-// What a server replies to bytes that are sent to it: for requests that no HTTP client would send.
+// Sends raw bytes to an HTTP server, for requests that no HTTP client would send.
 #pragma once
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ class HttpCall {
     EXPECT_EQ(send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
-  // All that comes until the server hangs up.
+  // Returns all bytes until the server closes the connection.
   std::string Receive() {
     std::string text;
     char buffer[4096];

@@ -1,4 +1,4 @@
-// A clock that stands still until it is told otherwise.
+// A clock that advances only when a test calls it.
 #pragma once
 
 #include "absl/base/thread_annotations.h"

@@ -1,4 +1,4 @@
-// What an asynchronous call is answered, waited for.
+// Waits for the result of an asynchronous call.
 #pragma once
 
 #include <memory>

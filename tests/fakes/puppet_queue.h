@@ -19,7 +19,7 @@ inline ModelConfig PuppetConfig(int64_t max_batch_size) {
   return MakeConfig(max_batch_size, {{"x", DataType::kFp32, {-1}}}, {{"y", DataType::kFp32, {-1}}});
 }
 
-// One puppet a worker.
+// One puppet per worker.
 inline std::vector<std::unique_ptr<Replica>> Puppets(const WorkerFleet& fleet,
                                                      const PuppetReplica::Function& forward) {
   std::vector<std::unique_ptr<Replica>> replicas;

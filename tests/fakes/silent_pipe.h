@@ -1,4 +1,4 @@
-// A pipe where a file should be.
+// A named pipe without a writer in place of a file.
 #pragma once
 
 #include <fcntl.h>
@@ -15,8 +15,7 @@
 
 namespace braid {
 
-// Nobody writes to it. Who waits for that is let go after a while, for a test to fail and not to
-// hang.
+// Releases a blocked reader after a while, so that the test fails instead of hanging.
 class SilentPipe {
  public:
   explicit SilentPipe(std::string path) : path_(std::move(path)) {

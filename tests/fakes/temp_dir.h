@@ -1,4 +1,4 @@
-// A folder of the test's own.
+// Temporary folder of a test.
 #pragma once
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 namespace braid {
 
-// Gone, with all that is in it, when it is destroyed.
+// Removes the folder and its contents on destruction.
 class TempDir {
  public:
   TempDir() {

@@ -1,4 +1,4 @@
-"""AOTInductor packages compiled for the GPU, and a GPU that is lost."""
+"""AOTInductor packages compiled for the GPU, and a lost GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inference on a GPU is what PyTorch says on the CPU.
+"""Inference on a GPU equals PyTorch's on the CPU.
 
 float64 to 1e-9. float32 to 1e-4: cuBLAS sums in another order than the CPU's library.
 Convolutions in float32 to 1e-2: cuDNN may round their inputs to TF32, with 10 bits of mantissa.

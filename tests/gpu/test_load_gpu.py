@@ -1,4 +1,4 @@
-"""A server starts on the GPU, tells its state before anything has run there, and ends well."""
+"""A server starts on the GPU, reports its state before anything has run there, and exits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def empty(tmp_path: Path) -> Path:
 
 
 def test_all_libraries_are_found() -> None:
-    """In particular those of a bundle, on a machine that it was not made on."""
+    """In particular the libraries of a bundle, on another machine than it was built on."""
     done = subprocess.run([str(BINARY), "--version"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,4 @@
-"""A device slot's metrics join with those of its GPU, and tell what LibTorch's allocator has."""
+"""Metrics of a device slot join with those of its GPU and report LibTorch's allocator memory."""
 
 from __future__ import annotations
 

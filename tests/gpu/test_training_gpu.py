@@ -1,4 +1,4 @@
-"""Training on a GPU is what PyTorch does on the CPU, to the tolerances of test_inference_gpu.py."""
+"""Training on a GPU equals PyTorch's on the CPU, to the tolerances of test_inference_gpu.py."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ clean_up() {
     timeout 10 tail --pid="$server" -f /dev/null || kill -KILL "$server" 2>/dev/null || true
   fi
   if ((status > 0 && status < 128)) && [[ -s $work/server.log ]]; then
-    printf '\nThe end of the server's log:\n' >&2
+    printf '\nThe end of the server log:\n' >&2
     tail -n 20 "$work/server.log" >&2
   fi
   [[ -z $work ]] || rm -rf "$work"

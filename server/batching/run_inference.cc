@@ -236,10 +236,11 @@ absl::Status RunInference(const ModelConfig& config, Worker& worker, Replica& re
 }
 
 absl::StatusOr<std::vector<HostTensor>> RunOnce(const ModelConfig& config, Worker& worker,
-                                                Replica& replica, std::vector<HostTensor> inputs,
+                                                Replica& replica,
+                                                const std::vector<HostTensor>& inputs,
                                                 int64_t rows) {
   const RequestRows all{
-      std::make_shared<InferenceRequest>(std::move(inputs), rows, InferenceRequest::Schedule{},
+      std::make_shared<InferenceRequest>(inputs, rows, InferenceRequest::Schedule{},
                                          [](const absl::StatusOr<InferenceResult>&) {}),
       0, rows};
   std::vector<HostTensor> outputs;

@@ -43,9 +43,11 @@ absl::Status RunInference(const ModelConfig& config, Worker& worker, Replica& re
                           TakeBatch take, ReplyToBatch reply);
 
 // Runs one batch that belongs to no queue, for warm-up and tests of a model. Returns the outputs in
-// the model's order. Blocks and fails like RunInference().
+// the model's order; they may share memory with `inputs`, which must live as long. Blocks and fails
+// like RunInference().
 absl::StatusOr<std::vector<HostTensor>> RunOnce(const ModelConfig& config, Worker& worker,
-                                                Replica& replica, std::vector<HostTensor> inputs,
+                                                Replica& replica,
+                                                const std::vector<HostTensor>& inputs,
                                                 int64_t rows);
 
 }  // namespace braid

@@ -143,14 +143,14 @@ class Tester {
         given.push_back(ToHost(inputs[i].clone(), config_.inputs[i].name));
       }
     }
-    BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> checked,
+    BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> checked,
                            CheckInputs(config_, std::move(given), "inputs"));
     Tensors outputs;
     BRAID_RETURN_IF_ERROR(RunOnEach({&worker_}, Phase::kLoad, [&](size_t) -> absl::Status {
       const RandomSeedGuard guard(worker_.torch_device(), seed);
       const int64_t rows = RowsOf(checked);
       BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> result,
-                             RunOnce(config_, worker_, replica_, std::move(checked), rows));
+                             RunOnce(config_, worker_, replica_, checked, rows));
       for (const HostTensor& output : result) {
         outputs.push_back(View(output).clone());
       }

@@ -91,7 +91,7 @@ TEST_F(ReloadedFilesTest, DoesNotBlockOnAPipe) {
 TEST_F(ReloadedFilesTest, WarnsOfAWorldReadableSecret) {
   EXPECT_EQ(LogOf([this] { ASSERT_THAT(files_.Load(), IsOk()); }), "");
   Permit(perms::owner_read | perms::group_read | perms::others_read);
-  const auto warns = AllOf(HasSubstr("warning"), HasSubstr("--a: every user of the machine"),
+  const auto warns = AllOf(HasSubstr("warning"), HasSubstr("--a: every user of this machine"),
                            HasSubstr(Path("a")), HasSubstr("chmod o-r"));
   EXPECT_THAT(LogOf([this] { ASSERT_THAT(files_.Load(), IsOk()); }), warns);
   // Said again for another content alone.

@@ -205,7 +205,7 @@ TEST_F(ReadRestartTest, NamesTheOperationWhoseReplayFails) {
   Restart();
   const absl::Status status = trainer.StateDict().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("operation 4 had been applied, was lost"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("operation 4 was applied, then lost"));
   EXPECT_THAT(service_.reads(), ElementsAre());
 }
 

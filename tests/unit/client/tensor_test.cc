@@ -37,7 +37,7 @@ TEST(TensorTest, RoundTripsValues) {
 TEST(TensorTest, RejectsValuesOfAnotherDatatype) {
   const absl::Status status = Values<float>(MakeTensor<double>("x", {1}, {1.0})).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_EQ(status.message(), "tensor \"x\" is FP64, not FP32");
+  EXPECT_EQ(status.message(), "tensor 'x': datatype FP64 (expected FP32)");
 }
 
 TEST(TensorTest, ComputesByteCounts) {

@@ -96,7 +96,7 @@ TEST_F(TrainerTest, RepeatingAnOperationOfUnknownOutcomeReturnsItsResult) {
   ASSERT_FALSE(trainer.Step(Rows(1), Rows(2)).ok());
   const absl::Status other = trainer.Step(Rows(3), Rows(4)).status();
   EXPECT_TRUE(absl::IsAborted(other));
-  EXPECT_THAT(std::string(other.message()), HasSubstr("Refresh goes on"));
+  EXPECT_THAT(std::string(other.message()), HasSubstr("call Refresh to continue"));
   absl::StatusOr<LossResult> again = trainer.Step(Rows(1), Rows(2));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_TRUE(again->status.replayed());

@@ -82,7 +82,7 @@ TEST(ParseDevicesTest, AcceptsCountsFrom1To64) {
 TEST(ParseDevicesTest, RejectsAGpuThatDoesNotExist) {
   EXPECT_THAT(ParseDevices("cuda:2", 2),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("'cuda:2'"), HasSubstr("it has 2"))));
+                       AllOf(HasSubstr("'cuda:2'"), HasSubstr("this machine has 2"))));
 }
 
 TEST(ParseDevicesTest, ReportsWhyNoGpuCanBeUsed) {

@@ -24,7 +24,7 @@ void ExpectDeadlock(Meet meet) {
                                                told[rank] = meet(worker_group, rank);
                                                return told[rank];
                                              });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("wait for each other")));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("replicas deadlocked")));
   EXPECT_THAT(told, Each(StatusIs(absl::StatusCode::kCancelled, HasSubstr(""))));
   // The workers remain usable.
   EXPECT_THAT(RunWorkerGroup(fleet.workers(), {},
@@ -68,7 +68,7 @@ TEST(WorkerGroupDeadlockTest, RemainingRanksWaitAtDifferentBarriers) {
         }
         return rank == 0 ? worker_group.Barrier(/*group=*/0, rank) : worker_group.Barrier(rank);
       });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("wait for each other")));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("replicas deadlocked")));
 }
 
 }  // namespace

@@ -299,7 +299,7 @@ TEST_F(ModelLoaderTest, ModelsRemovedDuringOtherLoadsAreNotFound) {
       &models_);
   ASSERT_THAT(loader.LoadAll(), IsOk());
   EXPECT_EQ(Ask("a"), 2);
-  EXPECT_THAT(Reason("b"), HasSubstr("model 'b' is not in the repository"));
+  EXPECT_THAT(Reason("b"), HasSubstr("unknown model 'b' (the repository has"));
   loader.Poll();
   EXPECT_EQ(models_.List().size(), 1);
 }
@@ -340,7 +340,7 @@ TEST_F(ModelLoaderTest, PollFindsNewChangedAndRemovedModels) {
   loader.Poll();
   EXPECT_EQ(Ask("a"), 4);
   EXPECT_EQ(Ask("c"), 5);
-  EXPECT_THAT(Reason("b"), HasSubstr("model 'b' is not in the repository"));
+  EXPECT_THAT(Reason("b"), HasSubstr("unknown model 'b' (the repository has"));
   EXPECT_EQ(changes_, (std::vector<std::string>{"a ready", "c ready", "b not ready"}));
   std::filesystem::remove_all(dir_.path() / "a/2");
   loader.Poll();

@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"AnotherRole", [](json& r) { r["graphs"][1]["role"] = "eval"; },
                "graphs[1].role: 'eval' (expected forward)"},
         Damage{"NothingExpected", [](json& r) { r["graphs"][0]["expected"] = json::object(); },
-               "graphs[0].expected: is empty"},
+               "graphs[0].expected: empty"},
         Damage{"UnknownOutput",
                [](json& r) { r["graphs"][0]["expected"]["output/z"] = Sample({1}, {1}); },
                "graphs[0].expected.output/z: the graph has no such output"},

@@ -151,7 +151,7 @@ TEST(ParseConfigTest, ReadsWarmups) {
            std::pair{"batch_size: 5 " + input + "zero_data: true } }",
                      "model_warmup[0].batch_size"},
            {"batch_size: 1 " + input + "} }", "model_warmup[0].inputs[\"x\"]"},
-           {"batch_size: 1", "model_warmup[0].inputs: 'x' is missing"},
+           {"batch_size: 1", "model_warmup[0].inputs: input 'x' is missing"},
            {"batch_size: 1 " + input + "input_data_file: \"../x\" } }", "input_data_file: '../x'"},
            {"batch_size: 1 inputs { key: \"z\" }", "model_warmup[0].inputs[\"z\"]"},
            {"batch_size: 1 inputs { key: \"x\" value { data_type: TYPE_INT8 } }", "data_type"},
@@ -349,7 +349,7 @@ TEST(ParseConfigTest, ReadsBroadcastInputs) {
 TEST(ParseConfigTest, RequiresInputsAndOutputs) {
   EXPECT_THAT(Parse(""), StatusIs(kInvalid, HasSubstr("input: no tensors")));
   EXPECT_THAT(Parse("input { name: \"x\" data_type: TYPE_FP32 dims: 1 }"),
-              StatusIs(kInvalid, HasSubstr("output: is empty")));
+              StatusIs(kInvalid, HasSubstr("output: no tensors")));
 }
 
 TEST(ReadConfigFileTest, ReadsTheFile) {

@@ -299,7 +299,7 @@ TEST_F(ModelLoaderTest, ModelsRemovedDuringOtherLoadsAreNotFound) {
       &models_);
   ASSERT_THAT(loader.LoadAll(), IsOk());
   EXPECT_EQ(Ask("a"), 2);
-  EXPECT_THAT(Reason("b"), HasSubstr("unknown model 'b' (the repository has"));
+  EXPECT_THAT(Reason("b"), HasSubstr("model 'b' is not in the repository"));
   loader.Poll();
   EXPECT_EQ(models_.List().size(), 1);
 }

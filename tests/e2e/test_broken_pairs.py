@@ -17,8 +17,8 @@ X = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 TARGET = np.arange(6) % 5
 # Name → inputs that "good" does not take, the invalid field, the value and what is expected.
 BAD_INPUTS = {
-    "dtype": ({"x": X.astype(np.float64)}, "inputs[0].datatype", ("'x' is FP64", "takes FP32")),
-    "integers": ({"x": X.astype(np.int64)}, "inputs[0].datatype", ("'x' is INT64", "takes FP32")),
+    "dtype": ({"x": X.astype(np.float64)}, "inputs[0].datatype", ("FP64 does not match input", "expected FP32")),
+    "integers": ({"x": X.astype(np.int64)}, "inputs[0].datatype", ("INT64 does not match input", "expected FP32")),
     "rank": ({"x": X[None]}, "inputs[0].shape", ("[1, 6, 10]", "[-1, 10]")),
     "one_row": ({"x": X[0]}, "inputs[0].shape", ("[10]", "[-1, 10]")),
     "features": ({"x": X[:, :9].copy()}, "inputs[0].shape", ("[6, 9]", "[-1, 10]")),

@@ -88,7 +88,7 @@ ARCHIVES = [
         "unpack to more than 16777216 bytes",
     ),
     archive("outside", rewritten(outside), "damaged"),
-    archive("no_manifest", rewritten(drop(MANIFEST)), "an exported pair", "braid.export"),
+    archive("no_manifest", rewritten(drop(MANIFEST)), "not a supported package", "braid.export"),
     archive("no_json", rewritten(add(MANIFEST, b'{"format"')), "train.json", "not a JSON object"),
     archive("deep_json", rewritten(add(MANIFEST, DEEP)), "train.json", "not a JSON object"),
     archive("no_text", rewritten(add(MANIFEST, bytes(range(256)))), "train.json", "not a JSON object"),

@@ -5,27 +5,21 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import braid
-import grpc
-import numpy as np
 import pytest
 import yaml
-from e2e.support import oracle, protocol
+from e2e.support import dashboard_load, protocol
+from e2e.support.dashboard_load import RULES, STREAMED
 from e2e.support.polling import wait_until
 from e2e.support.prometheus import Prometheus
-from e2e.support.server import BINARY, ROOT, Server
+from e2e.support.server import ROOT, Server
 
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
-RULES = sorted((ROOT / "deploy/prometheus").glob("*.rules.yaml"))
-# The model for clients that only stream.
-STREAMED = "smooth"
-WAITING = "inference: Part of the time spent waiting A"
-FAKE_NVML = BINARY.parents[1] / "lib/libfake_nvml.so"
+WAITING = "inference: Fraction of time in the queue A"
 # Duration of the load in seconds, with a scrape in each second.
 SCRAPES = 10
 # Variables that Grafana fills in.
@@ -82,122 +76,28 @@ def named(queries: Iterable[Query]) -> pytest.MarkDecorator:
     )
 
 
-def infer(client: braid.Client) -> None:
-    for rows in (1, 7, 64, 300):
-        client.infer("mlp", {"x": np.zeros((rows, 784), np.float32)})
-
-
-def stream(stub: protocol.Stub, model: str) -> None:
-    """Sends requests that are all in flight at once, and one that is rejected."""
-    shapes = [(1, 784), (7, 784), (64, 784), (300, 784)] * 4
-    requests = []
-    for rows, columns in (*shapes, (1, 7)):
-        request = protocol.message("inference.ModelInferRequest")(model_name=model)
-        request.inputs.add(name="x", datatype="FP32", shape=(rows, columns))
-        request.raw_input_contents.append(np.zeros((rows, columns), np.float32).tobytes())
-        requests.append(request)
-    refused = [reply.error_message != "" for reply in stub.ModelStreamInfer(iter(requests))]
-    assert refused == [False] * len(shapes) + [True]
-
-
-def fail(client: braid.Client, stub: protocol.Stub) -> None:
-    """Makes a call for each status code that alerts and dashboards use."""
-    row = np.zeros((1, 784), np.float32)
-    for error, model, inputs in (
-        (braid.NotFound, "nosuch", {"x": row}),
-        (braid.InvalidArgument, "mlp", {"y": row}),
-    ):
-        with pytest.raises(error):
-            client.infer(model, inputs)
-    # This model's batches wait for more requests longer than this request's timeout.
-    with pytest.raises(braid.DeadlineExceeded):
-        client.infer("waiting_words", {"words": np.zeros(1, np.int64)}, timeout=0.1)
-    # This server does not load models on request.
-    load = protocol.message("inference.RepositoryModelLoadRequest")(model_name="mlp")
-    with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
-        stub.RepositoryModelLoad(load)
-
-
-def train(trainer: braid.Trainer) -> None:
-    for x, target in oracle.batches_of("chain", "cross_entropy", rows=97, steps=5):
-        trainer.step({"x": x}, {"target": target})
-    trainer.save_checkpoint()
-
-
-class Load:
-    """Context manager that repeats each of `works` on its own thread."""
-
-    def __init__(self, *works: Callable[[], None]) -> None:
-        self._threads = [threading.Thread(target=self._repeat, args=[work]) for work in works]
-        self._stop = threading.Event()
-        self._failures: list[BaseException] = []
-
-    def __enter__(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        assert self._failures == []
-
-    def _repeat(self, work: Callable[[], None]) -> None:
-        try:
-            while not self._stop.is_set():
-                work()
-        except BaseException as failure:
-            self._failures.append(failure)
-
-
 @pytest.fixture(scope="module")
 def server(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """A server that loads the fake NVML like the driver's."""
-    libraries = tmp_path_factory.mktemp("driver")
-    (libraries / "libnvidia-ml.so.1").symlink_to(FAKE_NVML.resolve(strict=True))
-    return start_server(
-        "cpu*2",
-        names=("mlp", STREAMED, "chain", "waiting_words"),
-        environment={"LD_LIBRARY_PATH": str(libraries)},
-    )
-
-
-def configuration(server: Server) -> dict:
-    """The configuration of deploy/, for this server and with short intervals."""
-    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yaml").read_text())
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(path) for path in RULES]
-    config["scrape_configs"][0]["static_configs"] = [
-        {"targets": [f"127.0.0.1:{server.ready['metrics_port']}"]}
-    ]
-    config["scrape_configs"] = config["scrape_configs"][:1]
-    return config
+    environment = dashboard_load.fake_driver(tmp_path_factory.mktemp("driver"))
+    return start_server("cpu*2", names=dashboard_load.MODELS, environment=environment)
 
 
 @pytest.fixture(scope="module")
 def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with Prometheus(configuration(server), tmp_path_factory.mktemp("prometheus")) as running:
+    with Prometheus(dashboard_load.configuration(server), tmp_path_factory.mktemp("prometheus")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def loaded_at(server: Server, prometheus: Prometheus) -> float:
     """Returns the time after the server was under load for SCRAPES scrapes."""
-    options = {"loss": "cross_entropy", "optimizer": {"name": "SGD", "lr": 0.1}}
     scrapes = 'count_over_time(up{job="braid"}[5m])'
     with (
         braid.connect(server.address) as client,
         protocol.channel(server.address) as channel,
     ):
-        trainer = client.create_trainer("chain", name="kept", clip_grad_norm=1.0, **options)
         stub = protocol.Stub(channel, "inference.GRPCInferenceService")
-        works = (
-            lambda: infer(client),
-            lambda: stream(stub, "mlp"),
-            lambda: stream(stub, STREAMED),
-            lambda: fail(client, stub),
-            lambda: train(trainer),
-        )
+        works = dashboard_load.calls(client, stub, dashboard_load.create_trainer(client))
 
         def wait_for_scrapes(count: int) -> None:
             before = sum(prometheus.values(scrapes))
@@ -207,7 +107,7 @@ def loaded_at(server: Server, prometheus: Prometheus) -> float:
         for work in works:
             work()
         wait_for_scrapes(1)
-        with Load(*works):
+        with dashboard_load.Load(*works):
             wait_for_scrapes(SCRAPES)
             return time.time()
 

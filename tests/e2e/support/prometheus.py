@@ -31,7 +31,7 @@ class Prometheus:
         if not BINARY.exists():
             raise FileNotFoundError(f"no {BINARY}: run scripts/setup_deploy.sh")
         self._log = directory / "prometheus.log"
-        self._address = ""
+        self.address = ""
         config_path = directory / "prometheus.json"
         config_path.write_text(json.dumps(config))
         self._command = [
@@ -65,7 +65,7 @@ class Prometheus:
 
     def ask(self, path: str, **parameters: str) -> object:
         """Calls the HTTP API at `path`. Raises Refused for an invalid query."""
-        url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=30) as reply:
                 return json.load(reply)["data"]
@@ -83,12 +83,12 @@ class Prometheus:
     def _is_ready(self) -> bool:
         log = self._log.read_text()
         assert self._process.poll() is None, log
-        if not self._address and (listening := _LISTENING.search(log)):
-            self._address = listening[1]
-        if not self._address:
+        if not self.address and (listening := _LISTENING.search(log)):
+            self.address = listening[1]
+        if not self.address:
             return False
         try:
-            with urllib.request.urlopen(f"http://{self._address}/-/ready", timeout=5):
+            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=5):
                 return True
         except urllib.error.HTTPError:
             return False

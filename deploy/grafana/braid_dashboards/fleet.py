@@ -69,12 +69,12 @@ def requests() -> list:
     by_server = "{{instance}}"
     return [
         graph("Requests by method", PER_SECOND, "Completed RPCs.",
-              Query(q.total(_REQUESTS, "method"), "{{method}}"), stacked=True),
+              Query(q.total(_REQUESTS, "method"), "{{method}}"), stacked=True, calcs=()),
         graph("Errors by code", PER_SECOND,
               "RPCs that did not end with OK. INVALID_ARGUMENT and NOT_FOUND are client errors; "
               "RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED indicate overload.",
               Query(q.total(q.rate("braid_requests_total", 'code!="OK"'), "code"), "{{code}}"),
-              stacked=True),
+              stacked=True, calcs=()),
         graph("Server errors by server", RATIO,
               "Fraction of RPCs that ended with a server or overload error.",
               Query(q.ratio(_FAULTS, _REQUESTS, SERVER) + f" or 0 * {q.total(_REQUESTS, *SERVER)}",
@@ -134,11 +134,11 @@ def servers() -> list:
                 Query(f"time() - {started}"),
                 Query(memory),
                 Query(cpu),
-                Query(q.total(q.select("braid_trainers"), *SERVER)), width=12),
+                Query(q.total(q.select("braid_trainers"), *SERVER)), width=24),
         graph("CPUs busy", PLAIN, "CPU time per second of the process; 1 is one core.",
-              Query(cpu, "{{instance}}"), width=4),
+              Query(cpu, "{{instance}}")),
         graph("Memory", BYTES, "Resident memory of the process.",
-              Query(memory, "{{instance}}"), width=4),
+              Query(memory, "{{instance}}")),
         graph("File descriptors", RATIO, "Open file descriptors as a fraction of the limit.",
-              Query(files, "{{instance}}"), width=4, limits=((0.8, RED),)),
+              Query(files, "{{instance}}"), limits=((0.8, RED),)),
     ]  # fmt: skip

@@ -82,7 +82,7 @@ def work() -> list:
               "Busy time of the workers by phase, over all selected devices; 1 is one device. High "
               "copy_in or copy_out: batches compute too little for their bytes. High reduce or "
               "broadcast: communication of gradients and weights dominates.",
-              Query(q.total(busy("phase"), "phase"), "{{phase}}"), stacked=True),
+              Query(q.total(busy("phase"), "phase"), "{{phase}}"), stacked=True, calcs=()),
         graph("Spread between devices", RATIO,
               "Difference between a server's busiest and idlest device. High if batches are too "
               "small to be split, or if one GPU is slower than the others.",

@@ -43,9 +43,9 @@ def now() -> list:
                Query(requests)),
         number("Rows", ROWS_PER_SECOND, "Rows processed by all selected models.",
                Query(q.total(q.rate("braid_inference_samples_total", q.MODEL)))),
-        number("p50", SECONDS, "Median latency of the requests.",
+        number("Latency p50", SECONDS, "Median latency of the requests.",
                Query(q.quantile(0.5, DURATION, *REQUESTS, by=()))),
-        number("p99", SECONDS, "99th percentile of the latency of the requests.",
+        number("Latency p99", SECONDS, "99th percentile of the latency of the requests.",
                Query(q.quantile(0.99, DURATION, *REQUESTS, by=()))),
         number("Server errors", RATIO,
                "Fraction of requests that ended with a server or overload error.",
@@ -71,7 +71,8 @@ def replies() -> list:
         graph("Errors by code", PER_SECOND,
               "Inference requests that did not end with OK. Without a model name, the request was "
               "rejected before its model was known.",
-              Query(q.total(codes, *MODEL, "code"), NAME + " {{code}}"), stacked=True),
+              Query(q.total(codes, *MODEL, "code"), NAME + " {{code}}"), stacked=True,
+              calcs=()),
         spread("Latency distribution", SECONDS, "Number of requests by latency.",
                Query(q.total(q.rise(f"{DURATION}_bucket", *REQUESTS), "le"), "{{le}}"), width=24),
     ]  # fmt: skip

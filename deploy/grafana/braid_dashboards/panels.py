@@ -14,7 +14,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 DATASOURCE = model.DataSourceRef("prometheus", "${datasource}")
 
 # Units, by Grafana's names.
-SECONDS, PER_SECOND, ROWS_PER_SECOND = "s", "reqps", "suffix: rows/s"
+SECONDS, PER_SECOND, ROWS_PER_SECOND = "s", "reqps", "rowsps"
 RATIO, BYTES, BYTES_PER_SECOND = "percentunit", "bytes", "binBps"
 WATTS, CELSIUS, HERTZ, PLAIN = "watt", "celsius", "hertz", "short"
 STEPS_PER_SECOND, DATE = "suffix: steps/s", "dateTimeAsIso"
@@ -42,15 +42,19 @@ def graph(
     most: float | None = None,
     limits: Limits = (),
     signed: bool = False,
+    calcs: tuple[str, ...] = ("mean", "max", "lastNotNull"),
 ) -> timeseries.Panel:
     """Makes a graph of values over time.
 
     most: the axis extends to at least this value.
     limits: drawn as dashed lines.
     signed: the axis may extend below zero.
+    calcs: columns of the legend. Without any, the legend is a compact list: for graphs with more
+        series than a table has room for.
     """
-    legend = common.VizLegendOptions().show_legend(True).calcs(["mean", "max", "lastNotNull"])
-    legend.display_mode(looks.LegendDisplayMode.TABLE).placement(looks.LegendPlacement.BOTTOM)
+    legend = common.VizLegendOptions().show_legend(True).calcs(list(calcs))
+    mode = looks.LegendDisplayMode.TABLE if calcs else looks.LegendDisplayMode.LIST
+    legend.display_mode(mode).placement(looks.LegendPlacement.BOTTOM)
     order = looks.SortOrder.DESCENDING
     tooltip = common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(order)
     panel = _configure(timeseries.Panel(), title, unit, description, width, height=9)

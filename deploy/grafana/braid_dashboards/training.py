@@ -69,8 +69,9 @@ def learning() -> list:
               "Norm of all gradients before clipping, for trainers that clip by norm. It often "
               "jumps before the loss becomes non-finite. Near zero, training has stalled.",
               Query(latest("braid_training_gradient_norm"), NAME), width=6),
-        graph("Learning rate", "sci", "Learning rate of the first parameter group.",
-              Query(latest("braid_training_learning_rate"), NAME), width=6),
+        graph("Learning rate", PLAIN, "Learning rate of the first parameter group.",
+              Query(latest("braid_training_learning_rate"), NAME), width=6,
+              calcs=("lastNotNull",)),
         graph("Steps skipped", PLAIN,
               "Batches with a non-finite loss or non-finite gradients, which cause no update.",
               Query(risen("braid_training_skipped_steps_total"), NAME), width=12),
@@ -93,7 +94,7 @@ def speed() -> list:
         graph("Step time by phase", SECONDS,
               "Seconds per update in each phase, for the slowest worker.",
               Query(f"{phases} / on (instance, trainer) group_left {steps}", NAME + " {{phase}}"),
-              stacked=True),
+              stacked=True, calcs=()),
         graph("Imbalance of replicas", RATIO,
               "1 - mean / max of the workers' time for the same batch: the fraction of device time "
               "spent waiting for the slowest one. Mean and p99.",

@@ -7,9 +7,9 @@ usage: scripts/preview_dashboards.py [--seconds N] [--output DIRECTORY]
   --output DIRECTORY  Folder of the pictures (default: build/dashboard-preview)
 
 Starts a server on two CPU replicas with a fake NVML of two GPUs, puts it under load (inference,
-streams, calls that fail, training, publishing, a model that cannot be loaded), lets Prometheus scrape it each
-second, and draws each dashboard with Grafana's own components in headless Chromium. Exits with
-status 1 if a panel has no data or cannot be drawn.
+streams, calls that fail, training, publishing, a model that cannot be loaded), lets Prometheus
+scrape it each second, and draws each dashboard with Grafana's own components in headless Chromium.
+Exits with status 1 if a panel has no data or cannot be drawn.
 
 Needs scripts/setup_deploy.sh (Prometheus), Node.js with npm, and Chromium (/usr/bin/chromium, or
 the program that the environment variable CHROMIUM names).
@@ -75,7 +75,9 @@ def run_load(directory: Path, seconds: int, draw) -> None:
     server.start()
     try:
         with (
-            Prometheus(dashboard_load.configuration(server), directory / "prometheus") as prometheus,
+            Prometheus(
+                dashboard_load.configuration(server), directory / "prometheus"
+            ) as prometheus,
             braid.connect(server.address) as client,
             protocol.channel(server.address) as channel,
         ):
@@ -105,7 +107,9 @@ def empty_panels(panels: dict[str, list[dict]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draws the Grafana dashboards as pictures.")
-    parser.add_argument("--seconds", type=int, default=120, help="length of the load (default: 120)")
+    parser.add_argument(
+        "--seconds", type=int, default=120, help="length of the load (default: 120)"
+    )
     parser.add_argument(
         "--output",
         type=Path,

@@ -1,4 +1,4 @@
-"""Load that puts data into every panel of the dashboards, and the Prometheus settings to watch it."""
+"""Load that puts data into every panel of the dashboards, and Prometheus settings to watch it."""
 
 from __future__ import annotations
 

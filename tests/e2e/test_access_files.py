@@ -75,7 +75,7 @@ HASH = "0" * 64
         (f"infer sha256:{HASH[1:]}g ann\n", "expected sha256: and 64 hexadecimal digits"),
         (f"# one\n\ninfer sha256:{HASH} ann b\n", ":3: has more than three words"),
         (f"infer sha256:{HASH} ann\ntrain sha256:{HASH} bob\n", ":2: the token of 'bob'"),
-        (f"infer sha256:{HASH} ann\ninfer sha256:{HASH[1:]}1 ann\n", ":2: the name 'ann'"),
+        (f"infer sha256:{HASH} ann\ninfer sha256:{HASH[1:]}1 ann\n", ":2: duplicate name 'ann'"),
     ],
 )
 def test_invalid_file_is_rejected(repository: Path, tmp_path: Path, text: str, expected: str) -> None:
@@ -92,7 +92,7 @@ def test_invalid_file_is_rejected(repository: Path, tmp_path: Path, text: str, e
     ("flags", "expected"),
     [
         (["--auth_tokens=/nonexistent"], "--auth_tokens: cannot read /nonexistent: No such file"),
-        (["--auth_certificates=/nonexistent"], "--auth_certificates: needs --tls_client_ca"),
+        (["--auth_certificates=/nonexistent"], "--auth_certificates: requires --tls_client_ca"),
         (["--tls_client_ca=/nonexistent"], "--tls_client_ca: requires --tls_cert and --tls_key"),
         (["--tls_cert=/nonexistent"], "--tls_cert: requires both --tls_cert and --tls_key"),
         (["--tls_key=/nonexistent"], "--tls_key: requires both --tls_cert and --tls_key"),

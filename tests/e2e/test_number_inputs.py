@@ -63,7 +63,7 @@ def test_metadata_lists_the_number_as_an_input(client: braid.Client) -> None:
 
 @pytest.mark.parametrize("n", [1, 101, -5, 2**63 - 1])
 def test_number_out_of_exported_bounds_is_rejected(client: braid.Client, n: int) -> None:
-    message = rf"'n' holds {n} .*from 2 to 100"
+    message = rf"'n' has the value {n} .*expected 2 to 100"
     with pytest.raises(braid.errors.InvalidArgument, match=message):
         client.infer("scaled", {"x": ROWS, "n": np.array([n])})
 

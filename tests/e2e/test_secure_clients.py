@@ -117,11 +117,11 @@ def test_python_client_trusts_public_authorities_by_default(mutual: Server) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tls": False, "ca": b"pem"}, "ca: is for TLS"),
-        ({"certificate": b"pem"}, "expected both, or neither"),
-        ({"token": ""}, "token: expected one word"),
-        ({"token": "two words"}, "token: expected one word"),
-        ({"token": "line\n"}, "token: expected one word"),
+        ({"tls": False, "ca": b"pem"}, "ca: requires TLS"),
+        ({"certificate": b"pem"}, "expected both or neither"),
+        ({"token": ""}, "token: invalid .expected printable ASCII"),
+        ({"token": "two words"}, "token: invalid .expected printable ASCII"),
+        ({"token": "line\n"}, "token: invalid .expected printable ASCII"),
     ],
 )
 def test_python_client_rejects_inconsistent_credentials(arguments: dict, message: str) -> None:

@@ -288,6 +288,7 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]
         yield server
 
 
+@pytest.mark.serial
 def test_large_request_does_not_block_a_small_request(plodding: Server) -> None:
     """A request of one row waits for the current chunk, not for the other 99."""
     ended: list[float] = []
@@ -312,6 +313,7 @@ def test_large_request_does_not_block_a_small_request(plodding: Server) -> None:
     assert max(beside) < 20 * chunk, (beside, chunk)
 
 
+@pytest.mark.serial
 def test_memory_does_not_grow_with_requests(start_server: Callable[..., Server]) -> None:
     """bench/inference/inference.sh runs a longer version with a million requests."""
     server = start_server("cpu*2", names=("mlp",))

@@ -51,7 +51,7 @@ def test_weights_next_to_a_package_must_be_in_the_allowlist(tmp_path: Path) -> N
         with triton.InferenceServerClient(server.address) as client:
             found = states(client)
     assert found["known"][0] == "READY"
-    assert "'changed/1/model.safetensors' has the hash " in found["changed"][1]
+    assert "'changed/1/model.safetensors' has the SHA-256 " in found["changed"][1]
 
 
 def test_only_files_in_the_allowlist_are_loaded(repository_of_three: Path, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_only_files_in_the_allowlist_are_loaded(repository_of_three: Path, tmp_p
         with triton.InferenceServerClient(server.address) as client:
             found = states(client)
             assert found["known"][0] == found["mlp"][0] == found["two words"][0] == "READY"
-            assert "'changed/1/model.pt' has the hash " in found["changed"][1]
+            assert "'changed/1/model.pt' has the SHA-256 " in found["changed"][1]
             assert "'new/1/model.pt' is not in " in found["new"][1]
 
             # An unlisted configuration counts, too; the loaded version stays.
@@ -84,7 +84,7 @@ def test_only_files_in_the_allowlist_are_loaded(repository_of_three: Path, tmp_p
             assert client.is_model_ready("changed")
 
             (tmp_path / "allowlist").write_text(sums(repository_of_three))
-            wait_until(lambda: "--model_allowlist: read again" in server.log)
+            wait_until(lambda: "--model_allowlist: reloaded" in server.log)
             client.load_model("new")
             assert client.is_model_ready("new")
 

@@ -195,7 +195,7 @@ def assert_only_call_lost(server: DurableServer, trainer: str, call: grpc.Future
     """Checks that the call failed, the exit code reports it, and the trainer was saved."""
     assert server.wait() == 1, server.log
     assert call.exception().code() == grpc.StatusCode.UNAVAILABLE
-    assert "with 1 requests in flight" in server.log
+    assert "drain timeout: 1 requests are still in flight" in server.log
     server.start()
     assert f"trainer '{trainer}': restored at step 1" in server.log
 
@@ -222,7 +222,7 @@ def test_third_signal_exits_immediately(durable: DurableServer) -> None:
     durable.replace_flag("--drain_delay", "3600")
     durable.replace_flag("--drain_timeout", "3600")
     _, call = start_work(durable)
-    send_second_signal(durable, "requests are taken for another 1h")
+    send_second_signal(durable, "not ready: accepting requests for another 1h")
     send_second_signal(durable, "waiting one more second")
     durable.terminate()
     assert durable.wait() == 1

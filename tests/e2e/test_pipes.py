@@ -26,7 +26,7 @@ def test_named_pipe_is_rejected_and_other_models_are_loaded(tmp_path: Path, file
     else:
         version.mkdir(parents=True)
     os.mkfifo(version / file)
-    check(tmp_path, version / file, "not a regular file" if "safe" in file else "is no file")
+    check(tmp_path, version / file, "not a regular file" if "safe" in file else "is not a regular file")
 
 
 def test_named_pipe_as_configuration_is_rejected(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +59,7 @@ def publish(trainer: braid.Trainer) -> None:
     time.sleep(PUBLISH_SECONDS)
 
 
-def run_load(directory: Path, seconds: int, draw) -> None:
+def run_load(directory: Path, seconds: int, draw: Callable[[str, float, float], None]) -> None:
     """Calls draw(address of Prometheus, start, end) while a loaded server is being watched."""
     exported = directory / "exported"
     models.export_all(exported, "torchscript")

@@ -68,7 +68,6 @@ try {
     if (failure) {
       throw new Error(`${name}: ${failure}`);
     }
-    await page.waitForTimeout(1000); // Charts lay themselves out after the first frame.
     await page.screenshot({ path: join(output, `${name}.png`), fullPage: true });
     panels[name] = await page.evaluate(() => window.panels);
     await page.close();

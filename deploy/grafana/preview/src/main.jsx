@@ -9,7 +9,7 @@ import { createRoot } from 'react-dom/client';
 import { flushSync } from 'react-dom';
 import { prepare, theme } from './fields';
 import { Drawing, hasData } from './panels';
-import { queryPanel, readVariables } from './prometheus';
+import { queryPanel, readScrapeInterval, readVariables } from './prometheus';
 
 const rowHeight = 30;
 const gap = 8;
@@ -72,12 +72,24 @@ async function load(panel, variables, range) {
   return { panel, frames, report };
 }
 
+// Waits until no element has changed for ten frames: charts measure themselves before they draw.
+async function untilStable(element) {
+  let quiet = 0;
+  const observer = new MutationObserver(() => (quiet = 0));
+  observer.observe(element, { attributes: true, childList: true, subtree: true });
+  while (quiet++ < 10) {
+    await new Promise(requestAnimationFrame);
+  }
+  observer.disconnect();
+}
+
 async function main() {
   const parameters = new URLSearchParams(location.search);
   const range = { start: Number(parameters.get('start')), end: Number(parameters.get('end')) };
   range.step = Math.max(Math.ceil((range.end - range.start) / 240), 1);
-  // Four scrapes of one second, as Grafana computes it from the data source's scrape interval.
-  range.rateInterval = Math.max(range.step + 1, 4);
+  // Grafana's definition of $__rate_interval.
+  const scrapeInterval = await readScrapeInterval();
+  range.rateInterval = Math.max(range.step + scrapeInterval, 4 * scrapeInterval);
   range.start -= range.start % range.step;
   const timeRange = { from: dateTime(range.start * 1000), to: dateTime(range.end * 1000) };
   timeRange.raw = { from: timeRange.from, to: timeRange.to };
@@ -105,6 +117,7 @@ async function main() {
       </ThemeContext.Provider>
     )
   );
+  await untilStable(page);
   window.panels = loaded.map(({ report }) => report).filter(({ type }) => type !== 'row');
 }
 

@@ -36,6 +36,16 @@ function interpolate(text, variables, range) {
   });
 }
 
+// Returns the longest scrape interval of the active targets in seconds.
+export async function readScrapeInterval() {
+  const { activeTargets } = await call('targets', { state: 'active' });
+  const units = { h: 3600, m: 60, s: 1, ms: 0.001 };
+  const seconds = activeTargets.map(({ scrapeInterval }) =>
+    [...scrapeInterval.matchAll(/(\d+)(ms|h|m|s)/g)].reduce((sum, [, n, unit]) => sum + n * units[unit], 0)
+  );
+  return Math.max(...seconds, 1);
+}
+
 // Returns the values of the query variables: the regular expression that stands for "All", as
 // Grafana uses when nothing is selected. Fails if a variable has no value to choose from.
 export async function readVariables(list, range) {

@@ -53,7 +53,7 @@ struct TensorSpec {
 
 // Limits of a request queue, or of one priority level in it.
 struct QueuePolicy {
-  // What happens to a request that times out.
+  // Action for a request that times out.
   enum class TimeoutAction {
     kReject,
     kDelay,  // runs when no other request waits

@@ -34,7 +34,7 @@ using spdlog::level::level_enum;
 
 constexpr std::array<const char*, kLogModules> kModuleNames = {
     "server", "rpc", "models", "training", "devices", "storage", "access", "audit"};
-// The levels of the modules before it can be changed.
+constexpr size_t kAccess = static_cast<size_t>(LogModule::kAccess);
 constexpr size_t kAudit = static_cast<size_t>(LogModule::kAudit);
 constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
     {{"trace", level_enum::trace},
@@ -45,8 +45,7 @@ constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {
      {"critical", level_enum::critical},
      {"off", level_enum::off}}};
 
-constexpr size_t kAccess = static_cast<size_t>(LogModule::kAccess);
-// Longest time that a call that is audited, or a server that ends, waits for the log.
+// Longest time that an audited call, or a server that exits, waits for the log.
 constexpr absl::Duration kMaxFlushTime = absl::Seconds(1);
 
 absl::string_view ViewOf(const spdlog::string_view_t& text) { return {text.data(), text.size()}; }

@@ -120,7 +120,7 @@ def test_checkpoints_are_written_periodically(client: braid.Client) -> None:
     trainer = create(client, "by-the-clock", checkpoint_every_seconds=0.2)
     step(trainer, 0)
     wait_until(lambda: trainer.info().durable_sequence > 0)
-    # Without new operations, nothing is written.
+    # The server writes no checkpoint without new operations.
     assert [checkpoint.sequence for checkpoint in trainer.list_checkpoints()] == [0, 1]
 
 

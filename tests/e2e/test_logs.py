@@ -246,7 +246,7 @@ def test_text_access_log_can_be_turned_on_and_off(repository: Path, tmp_path: Pa
 
 
 def test_folder_with_non_utf8_name_is_ignored(repository: Path, tmp_path: Path) -> None:
-    """Neither a message nor a metric label can contain its name."""
+    """Messages and metric labels must be UTF-8, so they cannot contain the name."""
     shutil.copytree(repository, tmp_path / "models")
     shutil.copytree(
         tmp_path / "models/linear", os.fsdecode(os.fsencode(tmp_path / "models") + b"/bad\xff")

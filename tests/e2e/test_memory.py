@@ -162,5 +162,5 @@ def test_memory_is_reserved_before_use(tmp_path: Path) -> None:
             assert sizes, message
             assert int(sizes[1]) == bytes_per_row > int(sizes[2])
             training.assert_unchanged(before, trainer.state_dict())
-            # The same amount is available as before.
+            # The rejected step has released its memory.
             trainer.step({"x": rows(6, 2)}, {"target": rows(6, 1)})

@@ -28,7 +28,7 @@ def models(repository: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("client", "delay"), [("health", "1"), ("retry", "0")])
-def test_no_request_is_failed(models: Path, tmp_path: Path, client: str, delay: str) -> None:
+def test_rolling_update_fails_no_request(models: Path, tmp_path: Path, client: str, delay: str) -> None:
     """Clients that watch health need the drain delay. Clients that retry do not."""
     with rolling.fleet(models, tmp_path / "run", cpu_threads="1", drain_delay=delay) as fleet:
         with rolling.Load(fleet.addresses, client) as load:

@@ -100,7 +100,7 @@ def test_training_equals_pytorch_with_the_same_seeds(
 
 
 def test_results_depend_on_the_seed(client_of: Callable[[int], braid.Client], format: str) -> None:
-    """The same seed is bit-reproducible. Another seed differs from the first step on."""
+    """Runs with one seed are equal bit for bit. Another seed differs from the first step on."""
     client = client_of(2)
     first, again, other = (train(client, format, seed) for seed in (SEED, SEED, SEED + 1))
     assert first.losses == again.losses

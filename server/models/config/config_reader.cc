@@ -593,7 +593,7 @@ absl::Status ReadRange(const std::string& key, absl::string_view value, ModelCon
 const std::map<absl::string_view, std::vector<absl::string_view>>& SupportedTritonParameters() {
   static const auto* const kParameters =
       new std::map<absl::string_view, std::vector<absl::string_view>>{
-          // Neither mode computes gradients, as in Triton.
+          // Gradients are off in both modes, as in Triton.
           {"INFERENCE_MODE", {"true", "false"}},
           // The optimizing executor is always off (devices/torch_settings.cc). "false" is Triton's
           // default, so it does not request the optimizing executor.

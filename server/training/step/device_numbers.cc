@@ -19,10 +19,11 @@ void DeviceNumbers::Add(const at::Tensor& number, OnNumber on_number) {
 }
 
 void DeviceNumbers::AddRange(const at::Tensor& values, OnRange on_range) {
-  const auto [least, most] = at::aminmax(values);
-  const auto first = std::make_shared<double>();
-  Add(least, [first](double number) { *first = number; });
-  Add(most, [first, on_range = std::move(on_range)](double number) { on_range(*first, number); });
+  const auto [min, max] = at::aminmax(values);
+  const auto smallest = std::make_shared<double>();
+  Add(min, [smallest](double number) { *smallest = number; });
+  Add(max,
+      [smallest, on_range = std::move(on_range)](double number) { on_range(*smallest, number); });
 }
 
 absl::Status DeviceNumbers::Read(Worker& worker) {

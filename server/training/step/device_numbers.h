@@ -20,16 +20,16 @@ class DeviceNumbers {
 
   // Receives a number as float64.
   using OnNumber = std::function<void(double)>;
-  using OnRange = std::function<void(double least, double most)>;
+  using OnRange = std::function<void(double min, double max)>;
 
   // Delivers `number`, a 0-dim floating-point tensor. Does not wait for the device.
   void Add(const at::Tensor& number, OnNumber on_number);
-  // Delivers the least and the largest element of `values`, which has one at least; both are NaN if
-  // an element is. Does not wait for the device.
+  // Delivers the smallest and the largest element of `values`; both are NaN if an element is NaN.
+  // Requires at least one element. Does not wait for the device.
   void AddRange(const at::Tensor& values, OnRange on_range);
 
-  // Copies the numbers to the host, waits for the device once, and delivers them in the order in
-  // which they were added. Waits also if there are none, so that a fault of the device is noticed.
+  // Copies the numbers to the host, waits for the device once, and delivers them in the order of
+  // the Add calls. Waits even if there are none, so that a device fault is noticed.
   absl::Status Read(Worker& worker);
 
  private:

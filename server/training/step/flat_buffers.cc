@@ -10,7 +10,7 @@
 namespace braid {
 namespace {
 
-// Keeps every buffer aligned to 64 bytes, whatever its datatype.
+// Aligns every buffer to at least 64 bytes for every datatype.
 constexpr int64_t kElements = 64;
 
 }  // namespace

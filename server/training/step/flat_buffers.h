@@ -24,7 +24,7 @@ class FlatBuffers {
   // Returns one 1-D tensor per datatype; padding between the buffers is zero.
   const std::vector<at::Tensor>& flat() const { return flat_; }
   // Returns the buffers in order on `device`: views of one copy per datatype, or of flat() itself
-  // if it is there already. Does not wait for the copies.
+  // if it is on `device`. Does not wait for the copies.
   std::vector<at::Tensor> On(c10::Device device) const;
 
  private:

@@ -71,7 +71,7 @@ class RankContext {
 
   // WorkerGroup::Barrier() of all ranks.
   absl::Status Barrier() const { return group_.Barrier(rank_); }
-  // Runs `work` and counts its time as `phase`, by the end of the operation.
+  // Runs `work` and adds its time to `phase`. The time is complete when the operation has ended.
   template <typename Work>
   auto Measure(Phase phase, Work work) const {
     return worker().Measure(phase, work, times_.of(rank_, phase));

@@ -17,7 +17,7 @@
 namespace braid {
 namespace {
 
-// The largest sum of RangeShare() whose gradients surely have a finite sum: sums are rounded.
+// Gradients with a total RangeShare() of at most this have a finite sum, rounding included.
 constexpr double kSurelyFinite = 0.99;
 
 bool AllShared(const std::vector<Stage*>& stages) {
@@ -280,8 +280,8 @@ void TrainStep::RequestRange(const RankContext& context, const at::Tensor& gradi
   const at::Tensor values = gradients.is_sparse() ? gradients._values() : gradients;
   if (values.numel() > 0) {
     context.numbers().AddRange(values,
-                               [share, type = values.scalar_type()](double least, double most) {
-                                 *share = std::max(*share, RangeShare(least, most, type));
+                               [share, type = values.scalar_type()](double min, double max) {
+                                 *share = std::max(*share, RangeShare(min, max, type));
                                });
   }
 }
@@ -470,7 +470,7 @@ absl::Status TrainStep::UpdateParameters(const RankContext& context) {
 
 void TrainStep::UpdateStage(Stage& stage, const UpdatePlan& plan, size_t replica,
                             double factor) const {
-  // Its own parameters with its own optimizer, or a part of the primary's.
+  // A replica updates all of its own parameters, or a part of the primary's.
   const size_t owner = update_->all_reduce ? replica : 0;
   const Part part = update_->all_reduce ? Part{} : PartOf(stage, replica);
   const std::optional<double> max_value = model_.spec->clipping.max_value;

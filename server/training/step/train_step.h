@@ -89,8 +89,8 @@ class TrainStep {
   absl::Status OnEachRank(absl::FunctionRef<absl::Status(const RankContext&)> work);
 
   // The stages of a step.
-  // Computes what the losses divide by over the whole batch, where parts are weighted by it. By the
-  // output rank; visible to the others after the next barrier.
+  // Computes the losses' denominators over the whole batch, if its parts are weighted by them. The
+  // output rank computes; the other ranks may read the result after the next barrier.
   absl::Status ComputeDenominators(const RankContext& context);
   absl::Status Backward(const RankContext& context, BatchPass& pass);
   // Sums the replicas' gradients into the primary's, for an update of this batch alone. Gradients
@@ -128,9 +128,9 @@ class TrainStep {
     size_t of = 1;
   };
 
-  // The passes' gradients are summed right from where the backward pass leaves them.
+  // The sum reads the passes' gradients where the backward pass left them.
   bool direct() const;
-  // Gradients are held apart until it is known that they count.
+  // Gradients stay separate until the check has accepted them.
   bool holds() const { return direct() || (options_.accumulating && passes_.size() == 1); }
   // Reduce() sums the gradients, before the check.
   bool reduces_first() const { return updates() && !options_.accumulating; }

@@ -177,7 +177,7 @@ TEST(NonFiniteSumTest, WhatWouldBeAppliedIsLookedAt) {
   }
 }
 
-// The same batch in float32, which autocast converts to float16.
+// Configures float32 inputs, which autocast converts to float16.
 ModelConfig HalfConfig() {
   ModelConfig config = TrainedConfig();
   config.inputs[0].type = DataType::kFp32;

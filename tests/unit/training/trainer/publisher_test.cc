@@ -198,7 +198,7 @@ TEST_F(PublisherTest, ANewVersionEndsARollback) {
   EXPECT_EQ(server->served(), 3);
 }
 
-// The same sequence number, of a trainer that restored a checkpoint and continued differently.
+// A trainer that restores a checkpoint may reach a published sequence number with other weights.
 TEST_F(PublisherTest, OtherWeightsAreANewVersion) {
   const auto server = Start();
   server->Step(1);

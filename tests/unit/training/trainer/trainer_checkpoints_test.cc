@@ -283,7 +283,7 @@ TEST_F(TrainerCheckpointsTest, TwoRunsFromOneCheckpointKeepTheirOwnCheckpoints) 
   ExpectSameState(life.state(), of_second, 0);
 }
 
-// Else the next checkpoint would contain an older state than its name says.
+// Otherwise the next checkpoint would contain an older state than its name says.
 TEST_F(TrainerCheckpointsTest, ARestoreThatCannotBeWrittenChangesNothing) {
   Life life(dir_);
   life.Apply(1, 4);

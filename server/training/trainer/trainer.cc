@@ -652,17 +652,22 @@ void Trainer::Tick(absl::Time now) {
 void Trainer::PostCheckpointCheck(absl::Time now) {
   const absl::MutexLock lock(&mu_);
   // The destructor joins the trainer's thread before the checkpointer's.
-  if (deleted_ || check_posted_) {
+  if (deleted_) {
     return;
   }
-  check_posted_ = true;
-  thread_.Post([this, now] {
+  if (check_at_.has_value()) {
+    check_at_ = std::max(*check_at_, now);  // the posted check uses it
+    return;
+  }
+  check_at_ = now;
+  thread_.Post([this] {
+    absl::Time at;
     {
       const absl::MutexLock begun(&mu_);
-      check_posted_ = false;
+      at = *std::exchange(check_at_, std::nullopt);
     }
     if (CheckUsable().ok()) {
-      StartCheckpointIfDue(now);
+      StartCheckpointIfDue(at);
     }
   });
 }

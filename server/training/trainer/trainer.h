@@ -194,7 +194,8 @@ class Trainer {
   mutable absl::Mutex mu_;
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   bool deleted_ ABSL_GUARDED_BY(mu_) = false;
-  bool check_posted_ ABSL_GUARDED_BY(mu_) = false;  // by PostCheckpointCheck()
+  // Time of the check that PostCheckpointCheck() has posted and that has not begun.
+  std::optional<absl::Time> check_at_ ABSL_GUARDED_BY(mu_);
   absl::Time last_used_ ABSL_GUARDED_BY(mu_) = absl::Now();
   // Why the replicas may differ: an update or a restore was interrupted. OK: they are equal.
   absl::Status poisoned_ ABSL_GUARDED_BY(mu_);

@@ -187,6 +187,17 @@ TEST_F(TrainerCheckpointsTest, WritesACheckpointAfterAPeriodWithOperations) {
   EXPECT_EQ(NamesOf(*life).size(), 2);
 }
 
+// A check that waits for an operation must not swallow the time of a later one.
+TEST_F(TrainerCheckpointsTest, ChecksAtTheLatestOfTheTimesThatWait) {
+  Life life(dir_, SpecOf({.every = absl::Hours(1)}));
+  Pending<absl::StatusOr<OperationResult>> operation;
+  life->Submit(OperationOf(1), operation.done());
+  life->Tick(absl::Now());
+  life->Tick(absl::Now() + absl::Hours(2));
+  ASSERT_THAT(operation.Wait(), IsOk());
+  EXPECT_TRUE(Eventually([&] { return life->info().durable_sequence == 1; }));
+}
+
 absl::StatusOr<CheckpointInfo> SaveLast(Trainer& trainer) {
   Pending<absl::StatusOr<CheckpointInfo>> pending;
   trainer.SaveLast(pending.done());

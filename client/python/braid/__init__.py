@@ -10,45 +10,50 @@
     version = trainer.publish()
 """
 
-from braid._export import ExportError, ExportResult, export
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from braid._version import __version__
-from braid.client import Client, connect
-from braid.errors import (
-    Aborted,
-    AlreadyExists,
-    BraidError,
-    Cancelled,
-    DataLoss,
-    DeadlineExceeded,
-    FailedPrecondition,
-    Internal,
-    InvalidArgument,
-    NotFound,
-    OutOfRange,
-    PermissionDenied,
-    ResourceExhausted,
-    Unauthenticated,
-    Unavailable,
-    Unimplemented,
-    Unknown,
-)
-from braid.results import (
-    Checkpoint,
-    Chunk,
-    Device,
-    DeviceMemory,
-    EvaluationResult,
-    ForwardResult,
-    ModelMetadata,
-    ModelStatus,
-    OperationResult,
-    ServerMetadata,
-    StepResult,
-    TensorMetadata,
-    TrainerInfo,
-)
-from braid.stream import Stream
-from braid.trainer import Trainer
+
+if TYPE_CHECKING:
+    from braid._export import ExportError, ExportResult, export
+    from braid.client import Client, connect
+    from braid.errors import (
+        Aborted,
+        AlreadyExists,
+        BraidError,
+        Cancelled,
+        DataLoss,
+        DeadlineExceeded,
+        FailedPrecondition,
+        Internal,
+        InvalidArgument,
+        NotFound,
+        OutOfRange,
+        PermissionDenied,
+        ResourceExhausted,
+        Unauthenticated,
+        Unavailable,
+        Unimplemented,
+        Unknown,
+    )
+    from braid.results import (
+        Checkpoint,
+        Chunk,
+        Device,
+        DeviceMemory,
+        EvaluationResult,
+        ForwardResult,
+        ModelMetadata,
+        ModelStatus,
+        OperationResult,
+        ServerMetadata,
+        StepResult,
+        TensorMetadata,
+        TrainerInfo,
+    )
+    from braid.stream import Stream
+    from braid.trainer import Trainer
 
 __all__ = [
     "Aborted",
@@ -90,3 +95,24 @@ __all__ = [
     "connect",
     "export",
 ]
+
+# Modules of those names, imported when a name is first used: gRPC, protobuf and numpy take longer
+# to import than most commands of `braid` take to run.
+_MODULES = ("_export", "errors", "results", "client", "stream", "trainer")
+
+if not TYPE_CHECKING:  # Type checkers would accept any name.
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"braid.{name}")
+        if name in __all__:
+            for module in _MODULES:
+                value = getattr(importlib.import_module(f"braid.{module}"), name, None)
+                if value is not None:
+                    globals()[name] = value
+                    return value
+        raise AttributeError(f"module 'braid' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,6 +2,6 @@
 
 import sys
 
-from braid._commands import main
+from braid.cli import main
 
 sys.exit(main())

@@ -168,6 +168,9 @@ class FakeServer(grpc.GenericRpcHandler):
 
     # inference.GRPCInferenceService
 
+    def ServerLive(self, request, context):
+        return _protocol.INFERENCE["ServerLive"].response(live=True)
+
     def ServerReady(self, request, context):
         return _protocol.INFERENCE["ServerReady"].response(ready=self.ready)
 

@@ -106,3 +106,11 @@ def test_devices_are_listed(client):
         name="cpu:0", kind="cpu", hardware="", threads=1, busy_seconds={"forward": 2.5},
         samples=20, uptime_seconds=8.0,
     )
+
+
+def test_every_name_of_the_package_is_found_and_others_are_not():
+    assert all(getattr(braid, name) is not None for name in braid.__all__)
+    assert set(braid.__all__) <= set(dir(braid))
+    assert braid.errors.NotFound is braid.NotFound
+    with pytest.raises(AttributeError, match="module 'braid' has no attribute 'nothing'"):
+        braid.nothing  # noqa: B018

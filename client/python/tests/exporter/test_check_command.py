@@ -1,5 +1,6 @@
 """Command line of `braid check`."""
 
+import json
 import zipfile
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import braid  # noqa: E402
-from braid._commands import main  # noqa: E402
+from braid.cli import main  # noqa: E402
 from braid.exporter.formats.archive import Archive  # noqa: E402
 from edited_package import edit, edit_json, remove_self_test, set_argument  # noqa: E402
 from torch import nn  # noqa: E402
@@ -46,6 +47,23 @@ def test_passing_self_test_is_reported(model, capsys, place):
     )
 
 
+def test_results_are_printed_as_json(model, capsys):
+    package = model / "1" / "model.pt2"
+    assert main(["check", str(model), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "package": str(package), "self_test": "passed",
+        "message": f"exported pair, made with PyTorch {HERE}: self-test passed with PyTorch {HERE}",
+    }
+    package.write_bytes(b"nothing")
+    assert main(["check", str(model), "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert json.loads(said.out) == {
+        "package": str(package), "self_test": "failed",
+        "message": f"{package}: cannot be read: File is not a zip file",
+    }
+
+
 @pytest.mark.parametrize("version, than", [("2.12.0", "2.12.0"), (HERE, "expected")])
 def test_failing_self_test_is_an_error(model, capsys, version, than):
     package = model / "1" / "model.pt2"
@@ -56,7 +74,7 @@ def test_failing_self_test_is_an_error(model, capsys, version, than):
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(
-        f"braid check: {package}: exported pair, made with PyTorch {version}: self-test failed: "
+        f"braid: {package}: exported pair, made with PyTorch {version}: self-test failed: "
         f"PyTorch {HERE} computes other results than {than}: "
         f"graph 'bw', parameter_gradient '0.weight' differs by up to "
     )
@@ -119,7 +137,7 @@ def test_remaining_versions_are_checked_after_a_failure(model, capsys):
     assert main(["check", str(model)]) == 1
     said = capsys.readouterr()
     assert said.out.startswith(f"{model}/10/model.pt2: exported pair")
-    assert said.err == f"braid check: {model}/9/model.pt2: cannot be read: File is not a zip file\n"
+    assert said.err == f"braid: {model}/9/model.pt2: cannot be read: File is not a zip file\n"
 
 
 @pytest.mark.parametrize("record, change, reason", [
@@ -134,7 +152,7 @@ def test_damaged_package_is_an_error(model, capsys, record, change, reason):
     edit(package, record, change)
     assert main(["check", str(model)]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith(f"braid check: {package}: ") and reason in said.err
+    assert said.err.startswith(f"braid: {package}: ") and reason in said.err
     assert "Traceback" not in said.err
 
 
@@ -145,19 +163,15 @@ def test_unknown_archive_is_an_error(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("arguments, reason", [
-    ([], "the following arguments are required: PATH"),
-    (["none"], "none: no package (expected a model's folder, "),
+    ([], "PATH: missing"),
+    (["none"], "none: no package (expected the folder of a model or a version, "),
 ])
 def test_usage_error_exits_with_status_2(capsys, arguments, reason):
-    with pytest.raises(SystemExit) as ended:
-        main(["check", *arguments])
-    assert ended.value.code == 2
+    assert main(["check", *arguments]) == 2
     assert reason in capsys.readouterr().err
 
 
 def test_help_describes_usage(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["check", "--help"])
-    assert ended.value.code == 0
+    assert main(["check", "--help"]) == 0
     said = capsys.readouterr().out
-    assert "braid check models/net/1" in said and "exit status: 0" in said
+    assert "braid check models/net/1" in said and "Exit codes: 0" in said

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import braid  # noqa: E402
-from braid._commands import main  # noqa: E402
+from braid.cli import main  # noqa: E402
 from exported_pair import ExportedPair  # noqa: E402
 
 WORDS = {"words": torch.randint(0, 10, (8, 3))}

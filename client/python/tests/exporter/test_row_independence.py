@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import braid  # noqa: E402
-from braid._commands import main  # noqa: E402
+from braid.cli import main  # noqa: E402
 from braid.exporter.checks import row_independence  # noqa: E402
 from braid.exporter.model.signature import named_inputs  # noqa: E402
 from exported_pair import ExportedPair  # noqa: E402

@@ -1,0 +1,1 @@
+"""Commands of `braid`. Each module has its `command`, and imports large packages when it runs."""

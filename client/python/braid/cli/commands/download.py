@@ -1,0 +1,28 @@
+"""`braid download`: writes the model of a trainer to a file."""
+
+from __future__ import annotations
+
+import click
+
+from braid.cli import options, settings
+from braid.cli.options import Flags, Word, option, pass_flags
+from braid.cli.output import bytes_text, print_json, print_line
+
+
+@options.command("download", help="Write the model of a trainer, with its weights, to a file.")
+@click.argument("trainer")
+@click.argument("file", type=click.Path())
+@option(
+    "--format", type=Word(("package", "safetensors", "torchscript")), default="torchscript",
+    show_default=True,
+    help="torchscript: for torch.jit.load; safetensors: parameters and buffers; package: the "
+    "graphs of an exported pair, without weights",
+)  # fmt: skip
+@pass_flags
+def command(flags: Flags, trainer: str, file: str, format: str) -> None:
+    with settings.connect(flags) as client:
+        size = client.trainer(trainer).download(file, format)
+    if flags.json:
+        print_json({"file": file, "format": format, "bytes": size})
+    else:
+        print_line(f"wrote {file}, {bytes_text(size)}")

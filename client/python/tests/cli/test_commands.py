@@ -1,0 +1,206 @@
+"""Commands against a fake server: what they print and their exit codes."""
+
+import os
+import time
+
+import grpc
+import numpy as np
+
+import braid
+
+
+def lines(ended):
+    assert (ended.code, ended.err) == (0, "")
+    return ended.out.splitlines()
+
+
+def events(ended):
+    assert (ended.code, ended.err) == (0, "")
+    return ended.events
+
+
+def test_models(call):
+    assert lines(call("models")) == [
+        "model    version  state        reason",
+        "fashion  2        READY",
+        "broken            UNAVAILABLE  no version",
+    ]
+    assert events(call("models", "--json")) == [{"models": [
+        {"model": "fashion", "version": "2", "state": "READY", "reason": ""},
+        {"model": "broken", "version": "", "state": "UNAVAILABLE", "reason": "no version"},
+    ]}]
+
+
+def test_one_model(call):
+    assert lines(call("models", "fashion")) == [
+        "model fashion, versions 1, 2, platform pytorch_libtorch",
+        "        name       datatype  shape",
+        "input   x          FP32      [-1, 784]",
+        "output  output__0  FP32      [-1, 10]",
+    ]
+    assert events(call("models", "fashion", "--json")) == [{
+        "model": "fashion", "versions": ["1", "2"], "platform": "pytorch_libtorch",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 784]}],
+        "outputs": [{"name": "output__0", "datatype": "FP32", "shape": [-1, 10]}],
+    }]
+
+
+def test_devices(call):
+    assert lines(call("devices")) == [
+        "device  kind  threads  hardware  samples   busy  forward",
+        "cpu:0   cpu         1  -              20  31.2%    31.2%",
+        "up for 8 s; shares are of that time",
+    ]
+    assert events(call("devices", "--json")) == [{"uptime_seconds": 8.0, "devices": [{
+        "device": "cpu:0", "kind": "cpu", "threads": 1, "hardware": "", "samples": 20,
+        "busy_seconds": {"forward": 2.5},
+    }]}]
+
+
+def test_trainers(call, client):
+    assert lines(call("trainers")) == [
+        "trainer  model  step  applied  durable  skipped  lr  memory"
+    ]
+    client.create_trainer("fashion", loss="mse", optimizer="SGD")
+    assert lines(call("trainers"))[1] == (
+        "fashion  fashion     0        0        0        0  0.1  cpu:0 10 B (peak 20 B)"
+    )
+    assert events(call("trainers", "--json")) == [{"trainers": [{
+        "trainer": "fashion", "model": "fashion", "base_version": 1, "step": 0,
+        "applied_sequence": 0, "durable_sequence": 0, "skipped": 0, "lr": 0.1,
+        "devices": ["cpu:0", "cpu:1"],
+        "memory": [{"device": "cpu:0", "current_bytes": 10, "peak_bytes": 20}],
+    }]}]
+
+
+def test_rollback(call):
+    assert lines(call("rollback", "fashion", 1)) == ["fashion serves version 1, before version 2"]
+    assert events(call("rollback", "fashion", 1, "--json")) == [
+        {"model": "fashion", "version": 1, "previous_version": 2}
+    ]
+
+
+def test_checkpoints(call, client, monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    client.create_trainer("fashion", loss="mse", optimizer="SGD", name="t")
+    name = "step-000000000-sequence-000000000"
+    assert lines(call("checkpoints", "save", "t")) == [
+        f"saved {name}: step 0, sequence 0, 1000 B"
+    ]
+    assert lines(call("checkpoints", "list", "t")) == [
+        f"checkpoint{' ' * 23}  step  sequence    size              written",
+        f"{name}     0         0  1000 B  1970-01-01 01:00:01",
+    ]
+    one = {"checkpoint": name, "step": 0, "sequence": 0, "bytes": 1000, "created": 1.5}
+    assert events(call("--json", "checkpoints", "list", "t")) == [{"checkpoints": [one]}]
+    assert events(call("checkpoints", "save", "t", "--json")) == [one]
+    for arguments in ([], [name]):
+        assert events(call("checkpoints", "restore", "t", *arguments, "--json")) == [one]
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_download(call, client, server, tmp_path):
+    client.create_trainer("fashion", loss="mse", optimizer="SGD", name="t")
+    path = tmp_path / "t.pt"
+    assert lines(call("download", "t", path)) == [f"wrote {path}, 100 B"]
+    assert path.read_bytes() == server.file
+    assert events(call("download", "t", path, "--format=safetensors", "--json")) == [
+        {"file": str(path), "format": "safetensors", "bytes": 100}
+    ]
+    assert [request.format for request in server.received("DownloadModel")] == [1, 2]
+    ended = call("download", "t", tmp_path / "none" / "t.pt")
+    assert ended.code == 1
+    assert "No such file or directory" in ended.err
+
+
+def test_evaluate_sends_batches(call, client, server, data):
+    client.create_trainer("fashion", loss="mse", optimizer="SGD", name="t")
+    ended = call("evaluate", "t", *data, "--batch-size", 2, "--metric", "accuracy")
+    assert lines(ended)[0] == "metric    value"
+    [result] = events(call("evaluate", "t", *data, "--metric", "top_k", "--k", 3, "--json"))
+    assert result["rows"] == 5
+    calls = server.received("Evaluate")
+    assert [list(call.metrics) for call in calls if call.trainer] == [["accuracy"], ["top_k"]]
+    assert [call.inputs[0].shape[0] for call in calls] == [2, 2, 1, 5]
+
+
+def test_infer_prints_small_outputs(call, save):
+    x = save("x", np.arange(4, dtype=np.float32).reshape(2, 2))
+    assert lines(call("infer", "echo", "--input", f"x={x}"))[1:] == [
+        "x  FP32  [2, 2]", "[[0, 1],", " [2, 3]]"
+    ]
+    big = save("big", np.zeros((51, 2), np.float32))
+    assert lines(call("infer", "echo", "--input", f"x={big}"))[1:] == ["x  FP32  [51, 2]"]
+    [result] = events(call("infer", "echo", "--input", f"x={big}", "--json"))
+    assert result["outputs"] == [
+        {"name": "x", "datatype": "FP32", "shape": [51, 2], "data": [0.0] * 102}
+    ]
+
+
+def test_infer_writes_outputs(call, save, tmp_path):
+    x, out = save("x", np.arange(3)), tmp_path / "out.npy"
+    arguments = ["infer", "echo", "--input", f"x={x}", "--output", f"x={out}"]
+    assert lines(call(*arguments))[1:] == ["x  INT64  [3]"]
+    np.testing.assert_array_equal(np.load(out), np.arange(3))
+    [result] = events(call(*arguments, "--json"))
+    assert result["outputs"] == [{"name": "x", "datatype": "INT64", "shape": [3]}]
+    ended = call("infer", "echo", "--input", f"x={x}", "--output", f"y={out}")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "braid: --output: unknown output 'y' (the model has: x)\n"
+
+
+def test_infer_reports_the_split(call, server, save):
+    server.parameters = {"split": ("string_param", "cpu:0=2,cuda:1/0=1")}
+    x = save("x", np.zeros((3, 1)))
+    arguments = ["infer", "echo", "--input", f"x={x}", "--split", "--model-version", 7]
+    assert lines(call(*arguments))[-4:] == [
+        "device    rows  in        out",
+        "cpu:0        2  x [2, 1]  x [2, 1]",
+        "cuda:1/0     1  x [1, 1]  x [1, 1]",
+        "outside      3  x [3, 1]  x [3, 1]",
+    ]
+    [result] = events(call(*arguments, "--json"))
+    assert result["split"] == [{"device": "cpu:0", "rows": 2}, {"device": "cuda:1/0", "rows": 1}]
+    for request in server.received("ModelInfer"):
+        assert request.model_version == "7" and request.parameters["report_split"].bool_param
+
+
+def test_errors_of_the_server_have_their_code(call, server):
+    server.fail("RepositoryIndex", grpc.StatusCode.NOT_FOUND, "model: \x1b[1mnone\nhere")
+    ended = call("models")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "braid: model:  [1mnone here (NOT_FOUND)\n"
+
+
+def test_infer_is_not_sent_again(call, server, save):
+    server.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE)
+    ended = call("infer", "echo", "--input", f"x={save('x', np.zeros(1))}")
+    assert ended.code == 1 and "(UNAVAILABLE)" in ended.err
+    assert len(server.received("ModelInfer")) == 1
+
+
+def test_a_server_that_does_not_answer(run):
+    ended = run("--server", "127.0.0.1:1", "models")
+    assert ended.code == 1
+    assert ended.err.startswith("braid: server: no answer from 127.0.0.1:1: ")
+    assert ended.err.endswith(" (UNAVAILABLE)\n")
+
+
+def test_a_faulty_command_shows_no_traceback(run, monkeypatch):
+    monkeypatch.delenv("BRAID_TRACEBACK")
+    monkeypatch.setattr(braid, "connect", lambda *_, **__: 1 / 0)
+    ended = run("models")
+    assert ended.code == 1
+    assert ended.err == (
+        "braid: internal error: ZeroDivisionError: division by zero (BRAID_TRACEBACK=1 shows "
+        "where)\n"
+    )
+
+
+def test_warnings_are_plain_lines(run, monkeypatch):
+    monkeypatch.setenv("BRAID_TOKEN", "word")
+    ended = run("--server", "192.0.2.1:1", "--timeout", 0.1, "models")
+    assert ended.code == 1
+    assert ended.err.startswith("braid: warning: ") and os.path.sep + "braid" not in ended.err

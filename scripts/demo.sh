@@ -66,7 +66,7 @@ if (($#)); then
   say "usage: scripts/demo.sh" >&2
   exit 2
 fi
-scripts/setup.sh braid-server braid
+scripts/setup.sh braid-server
 started=$SECONDS
 work=$(mktemp -d)
 mkdir "$work/models" "$work/data" "$work/fashion_mnist"
@@ -74,7 +74,7 @@ mkdir "$work/models" "$work/data" "$work/fashion_mnist"
 step "Data and model"
 .venv/bin/python examples/fashion_mnist/dataset.py "$work/fashion_mnist" \
   ${FASHION_MNIST:+"$FASHION_MNIST"}
-PYTHONPATH=client/python .venv/bin/python examples/fashion_mnist/export.py "$work/models"
+.venv/bin/python examples/fashion_mnist/export.py "$work/models"
 
 step "Server"
 start_server
@@ -82,7 +82,7 @@ address=127.0.0.1:$(.venv/bin/python -c \
   'import json, sys; print(json.load(open(sys.argv[1]))["grpc_port"])' "$work/ready.json")
 
 step "Training, $epochs epochs, batches of $batch_size split over the replicas"
-build/release/bin/braid --server "$address" train fashion \
+.venv/bin/braid --server "$address" train fashion \
   --input x="$work/fashion_mnist/train_images.npy" \
   --target target="$work/fashion_mnist/train_labels.npy" \
   --epochs "$epochs" --batch-size "$batch_size" --optimizer SGD --lr 0.01 --momentum 0.9 --publish
@@ -91,7 +91,7 @@ step "Classification through tritonclient"
 .venv/bin/python examples/fashion_mnist/evaluate.py "$address" "$work/fashion_mnist" "$min_accuracy"
 
 step "Devices"
-build/release/bin/braid --server "$address" devices
+.venv/bin/braid --server "$address" devices
 
 step "Stop"
 stop_server

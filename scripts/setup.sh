@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares a bare Debian 12 or Ubuntu 24.04 machine and builds Braid: system packages, .venv with
-# pinned wheels, configure, build. Does only what is missing; run it again at any time, also after an
-# interruption.
+# pinned wheels and the command braid, configure, build. Does only what is missing; run it again at
+# any time, also after an interruption.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -103,6 +103,18 @@ make_venv() {
   work "setup-venv$suffix" "Installing the Python wheels (5 GB)" fill_venv "$python"
 }
 
+# Makes `import braid` and the command `braid` of this checkout available in .venv. Both find the
+# checkout from their own place, so that a copy of the checkout uses its own code.
+install_client() {
+  echo ../../../../client/python >"$(echo "$venv"/lib/python3.*/site-packages)/braid.pth"
+  cat >"$venv/bin/braid" <<'END'
+#!/bin/sh
+# The command braid of the checkout.
+exec "$(dirname "$(readlink -f "$0")")/python" -P -m braid "$@"
+END
+  chmod +x "$venv/bin/braid"
+}
+
 configure() {
   if [[ -f $built/build.ninja && $configured -nt CMakePresets.json &&
     $configured -nt $venv_stamp ]]; then
@@ -143,11 +155,12 @@ started=$SECONDS
 {
   [[ $packages == no ]] || install_packages
   make_venv
+  install_client
   configure
   build "$@"
 } 9>&- # a service that apt starts must not inherit the lock
 if [[ $worked == yes ]]; then
-  say "Setup done in $((SECONDS - started)) s: the programs are in $built/bin"
+  say "Setup done in $((SECONDS - started)) s: braid-server is in $built/bin, braid in $venv/bin"
 else
   say "Setup: nothing to do, $built/bin is up to date"
 fi

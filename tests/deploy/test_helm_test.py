@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from e2e.support.auth import Authority, Pair, token_line
-from e2e.support.server import BINARY, Server
+from e2e.support.server import BINARY, COMMAND, Server
 
 from deploy.rendering import Manifests, merge, render_minimal
 
@@ -168,7 +168,7 @@ def test_command_runs_the_model(
         for argument in container["args"]
     ]
     done = subprocess.run(
-        [BINARY.with_name("braid"), *arguments], capture_output=True, text=True, timeout=120
+        [COMMAND, *arguments], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert "cpu:0" in done.stdout

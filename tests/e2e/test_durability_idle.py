@@ -16,9 +16,8 @@ from e2e.support.durable import DurableServer, assert_same_bits, batch, restore
 from e2e.support.metrics import scrape
 from e2e.support.polling import wait_until
 from e2e.support.protocol import CALL_SECONDS, Stub, channel, message
-from e2e.support.server import BINARY
+from e2e.support.server import COMMAND
 
-COMMAND = BINARY.with_name("braid")
 SERVICE = "braid.v1.TrainingService"
 
 

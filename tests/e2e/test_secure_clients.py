@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from e2e.support import auth
 from e2e.support.auth import Authority, Pair
-from e2e.support.server import BINARY, Server
+from e2e.support.server import COMMAND, Server
 
 MODEL = "mine"
-COMMAND = BINARY.with_name("braid")
 TOKEN = "a-token-of-ann"
 
 
@@ -177,11 +176,14 @@ def test_command_over_mutual_tls(
 def test_command_reports_missing_credentials(plain: Server, directory: Path) -> None:
     (directory / "empty").write_text("\n")
     for arguments, expected in (
-        (("--cert", directory / "token"), "--cert and --key belong together"),
-        (("--cert", directory / "token", "--key", directory / "token"), "--cert is for --tls"),
-        (("--token_file", "/nonexistent"), "--token_file: '/nonexistent' cannot be read"),
+        (("--cert", directory / "token"), "--cert: given without key (expected both)"),
+        (
+            ("--cert", directory / "token", "--key", directory / "token"),
+            "--cert: given without TLS (expected --tls too)",
+        ),
+        (("--token_file", "/nonexistent"), "--token_file: cannot read '/nonexistent'"),
         (("--token_file", directory / "empty"), "--token_file: holds no token"),
-        (("--tls", "--ca", "/nonexistent"), "--ca: '/nonexistent' cannot be read"),
+        (("--tls", "--ca", "/nonexistent"), "--ca: cannot read '/nonexistent'"),
     ):
         code, output = run(plain, *arguments, "models")
         assert code == 2, output

@@ -14,7 +14,7 @@ import torch
 from e2e.support import training
 from e2e.support.oracle import Run, forward_in_chunks
 from e2e.support.reference import Reference
-from e2e.support.server import BINARY, Server
+from e2e.support.server import COMMAND, Server
 from e2e.support.training import MANY_STEPS, assert_equal_runs, classes, new_trainer, on, rows
 
 STEPS = 5
@@ -206,7 +206,7 @@ def test_command_suggests_drop_last_for_small_last_batch(
 
     def train(*options: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [BINARY.with_name("braid"), "--server", training_server.address, "train", "normed",
+            [COMMAND, "--server", training_server.address, "train", "normed",
              f"--input=x={tmp_path}/x.npy", f"--target=target={tmp_path}/y.npy",
              "--batch-size=8", *options],
             capture_output=True, text=True, timeout=60,
@@ -215,7 +215,7 @@ def test_command_suggests_drop_last_for_small_last_batch(
     failed = train()
     assert failed.returncode != 0
     assert "chunk 3 of 3 that 5 rows are split into" in failed.stderr
-    assert "the batch is an epoch's last, of 5 rows: --drop-last leaves it out" in failed.stderr
+    assert "the batch is the last of an epoch, with 5 rows: --drop-last leaves it out" in failed.stderr
     for option, steps in (("--drop-last", 1), ("--sync-batch-norm", 2)):
         done = train(option)
         assert done.returncode == 0, done.stderr

@@ -10,12 +10,11 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.support.polling import wait_until
-from e2e.support.server import BINARY, ROOT, START_SECONDS, STOP_SECONDS
+from e2e.support.server import BINARY, COMMAND, ROOT, START_SECONDS, STOP_SECONDS
 
 GRPC_PORT, METRICS_PORT = "127.0.0.1:8001", "127.0.0.1:8002"
 # Programs that install software or need a cluster or a registry. Tests do not run their blocks, but
@@ -121,7 +120,7 @@ class PageRunner:
         return text
 
     def _command(self, block: Block) -> None:
-        path = f"{BINARY.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = f"{COMMAND.parent}:{BINARY.parent}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", self._local(block.text)],
             cwd=self._directory,

@@ -6,11 +6,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 BINARY = Path(os.environ.get("BRAID_SERVER_BINARY", ROOT / "build/release/bin/braid-server"))
+# The command that is installed next to the interpreter of the tests.
+COMMAND = Path(sys.executable).with_name("braid")
 START_SECONDS = 120
 STOP_SECONDS = 60
 

@@ -35,7 +35,7 @@ def test_trains_publishes_and_deletes_the_trainer(call, server, data):
     assert out[1].startswith("epoch 1/2  3 steps  mean loss 1.8000  ")
     assert out[2].startswith("epoch 2/2  3 steps  mean loss 4.8000  ")
     assert out[3].startswith("trained 6 steps on 10 samples in ")
-    assert out[3].endswith(", mean loss of the last epoch 4.8000")
+    assert out[3].endswith(", last epoch's mean loss 4.8000")
     assert out[4] == "published toy version 2"
     assert server.trainers == {}
 

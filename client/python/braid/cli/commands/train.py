@@ -422,7 +422,7 @@ def _summarize(reporter: Reporter, seconds: float) -> None:
     rate = samples / seconds if seconds > 0 else 0.0
     reporter.message(
         f"trained {steps} steps on {samples} samples in {seconds:.1f} s, {rate_text(rate)} "
-        f"samples/s, mean loss of the last epoch {loss_text(reporter.mean_loss)}",
+        f"samples/s, last epoch's mean loss {loss_text(reporter.mean_loss)}",
         {
             "event": "summary",
             "steps": steps,

@@ -41,7 +41,7 @@ def test_the_intended_layout_breaks_no_rule():
     ("server/parallel/split.h", "server/models/module.h", "parallel/ must not depend on models/"),
     ("server/batching/a.cc", "server/training/trainer/trainer.h", "must not depend on training/"),
     ("server/extra/thing.cc", "server/base/clock.h", "server/extra/ has no place"),
-    ("client/cli/main.cc", "server/base/clock.h", "client/ knows nothing of server/"),
+    ("client/cpp/client.cc", "server/base/clock.h", "client/ knows nothing of server/"),
     ("server/devices/cuda/nccl.cc", "server/rpc/codec.h", "nothing includes rpc/"),
 ])
 def test_layer_rules(path, include, complaint):

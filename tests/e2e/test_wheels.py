@@ -126,6 +126,7 @@ def test_commands_export_serve_and_train(
     models, run = tmp_path / "models", tmp_path / "run"
     with Server(models, "cpu*2", run, ("--cpu_threads=1",), environment=variables) as running:
         environment.run("python", "-c", USE, running.address, here=tmp_path)
+        assert "mlp" in environment.run("braid", "--server", running.address, "models", here=tmp_path)
         libraries = loaded_libraries(running.process.pid)
     outside = {path for path in libraries if not path.is_relative_to(environment.directory)}
     assert {path.name for path in libraries - outside} >= {"libtorch_cpu.so", "libc10.so"}

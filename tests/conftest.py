@@ -41,7 +41,8 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
         return make_once(
             tmp_path_factory,
             f"repository-{format}",
-            lambda directory: models.export_all(directory, format),
+            models.names_in(format),
+            lambda directory, name: models.export_model(directory, name, format),
         )
 
     return get

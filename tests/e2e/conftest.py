@@ -65,7 +65,8 @@ def training_server(
     exported = make_once(
         tmp_path_factory,
         f"training-{request.param}",
-        lambda directory: training_models.export_all(directory, request.param),
+        training_models.names_in(request.param),
+        lambda directory, name: training_models.export_model(directory, name, request.param),
     )
     directory = tmp_path_factory.mktemp("training")
     shutil.copytree(exported, directory / "models")

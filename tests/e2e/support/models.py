@@ -273,17 +273,21 @@ def names_in(format: str) -> list[str]:
 
 
 def export_all(repository: Path, format: str = "torchscript") -> None:
+    for name in names_in(format):
+        export_model(repository / name, name, format)
+
+
+def export_model(directory: Path, name: str, format: str) -> None:
     write = {
         "torchscript": _write_script,
         "pair": _write_pair,
         "exported": _write_program,
         "aot": _write_compiled,
     }[format]
-    for name in names_in(format):
-        write(repository / name, name)
-        if name in _WITH_CONFIG:
-            _, config = _WITH_CONFIG[name]
-            (repository / name / "config.pbtxt").write_text(config)
+    write(directory, name)
+    if name in _WITH_CONFIG:
+        _, config = _WITH_CONFIG[name]
+        (directory / "config.pbtxt").write_text(config)
 
 
 def _write_script(directory: Path, name: str) -> None:

@@ -5,27 +5,43 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 
 def make_once(
-    tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    parts: Iterable[str],
+    make: Callable[[Path, str], None],
 ) -> Path:
-    """Returns a directory that the first process to ask for `name` fills with `make(directory)`.
+    """Returns a directory of that `name` in which `make(directory / part, part)` has made each part.
 
-    The other processes wait, then read the same files. No process may change them.
+    Each process makes the parts that no other process is making, then waits for the rest. No process
+    may change them.
     """
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent  # The directory that contains each worker's own.
-    directory, done = root / name, root / f"{name}.done"
-    with open(root / f"{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            shutil.rmtree(directory, ignore_errors=True)  # Left by a `make` that failed.
-            make(directory)
-            done.touch()
+    directory, marks = root / name, root / f"{name}.parts"
+    directory.mkdir(exist_ok=True)
+    marks.mkdir(exist_ok=True)
+
+    def made(part: str, wait: bool) -> bool:
+        done = marks / f"{part}.done"
+        with open(marks / f"{part}.lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            if not done.exists():
+                shutil.rmtree(directory / part, ignore_errors=True)  # Left by a `make` that failed.
+                make(directory / part, part)
+                done.touch()
+        return True
+
+    for part in [part for part in parts if not made(part, wait=False)]:
+        made(part, wait=True)
     return directory

@@ -286,16 +286,19 @@ def make(name: str) -> nn.Module:
     return module() if name == "float32" else module().double()
 
 
-def export_all(repository: Path, format: str = "torchscript") -> None:
-    """Exports the models that `format` can represent."""
-    for name, (_, form) in _MODELS.items():
-        if format == "pair":
-            if name not in NO_PAIR:
-                options = _OPTIONS.get(name, {})
-                braid.export(make(name), _example(name), repository / name, "pair", **options)
-                if isinstance(form, str):
-                    (repository / name / "config.pbtxt").write_text(form)
-        elif isinstance(form, str):
-            models.export(repository / name, make(name), config=form)
-        else:
-            models.export(repository / name, make(name), inputs=[form])
+def names_in(format: str) -> list[str]:
+    """Returns the names of the models that `format` can represent."""
+    return [name for name in _MODELS if format != "pair" or name not in NO_PAIR]
+
+
+def export_model(directory: Path, name: str, format: str) -> None:
+    _, form = _MODELS[name]
+    if format == "pair":
+        options = _OPTIONS.get(name, {})
+        braid.export(make(name), _example(name), directory, "pair", **options)
+        if isinstance(form, str):
+            (directory / "config.pbtxt").write_text(form)
+    elif isinstance(form, str):
+        models.export(directory, make(name), config=form)
+    else:
+        models.export(directory, make(name), inputs=[form])

@@ -44,6 +44,16 @@ output [ { name: "output__0" data_type: TYPE_FP32 dims: [ 1 ] } ]
 """
 
 
+HUNGRY_PRODUCT_ROWS = 1 << 16
+# The default max_batch_size would split the rows into batches that fit.
+HUNGRY_PRODUCT_CONFIG = f"""
+platform: "torch_aoti"
+max_batch_size: {HUNGRY_PRODUCT_ROWS}
+input [ {{ name: "input__0" data_type: TYPE_FP32 dims: [ 16 ] }} ]
+output [ {{ name: "output__0" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+"""
+
+
 class HungryProduct(nn.Module):
     """Allocates 4 MiB per row for a product, which compiled code does not fuse away."""
 
@@ -158,14 +168,14 @@ def test_batch_without_enough_memory_is_rejected(tmp_path: Path, format: str) ->
 
 def test_batch_without_memory_for_compiled_code_is_rejected(tmp_path: Path) -> None:
     example = [torch.zeros(2, 16, device=DEVICE)]
-    sizes = programs.any_batch(example, min=2, max=1 << 16)
-    programs.compile(
-        tmp_path / "models/hungry/1/model.pt2", HungryProduct().to(DEVICE), example, sizes
-    )
+    sizes = programs.any_batch(example, min=2, max=HUNGRY_PRODUCT_ROWS)
+    folder = tmp_path / "models/hungry"
+    programs.compile(folder / "1/model.pt2", HungryProduct().to(DEVICE), example, sizes)
+    (folder / "config.pbtxt").write_text(HUNGRY_PRODUCT_CONFIG)
     with Server(tmp_path / "models", ONE, tmp_path / "run", data=False) as server:
         with braid.connect(server.address, timeout=CALL_SECONDS) as client:
             with pytest.raises(braid.ResourceExhausted, match="out of memory"):
-                client.infer("hungry", {"input__0": np.zeros((1 << 16, 16), np.float32)})
+                client.infer("hungry", {"input__0": np.zeros((HUNGRY_PRODUCT_ROWS, 16), np.float32)})
             assert client.is_ready()
             (output,) = client.infer("hungry", {"input__0": np.ones((2, 16), np.float32)}).values()
             assert (output == 16).all()

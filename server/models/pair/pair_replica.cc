@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ATen/autocast_mode.h"
+#include "ATen/ops/empty_like.h"
 #include "ATen/ops/zeros_like.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/name_binding.h"
+#include "server/parallel/copy_tensors.h"
 #include "server/parallel/host_copy.h"
 #include "server/storage/model_files.h"
 #include "server/storage/safetensors.h"
@@ -381,13 +383,18 @@ std::vector<at::Tensor> PairReplica::buffers() const {
 
 void PairReplica::SetBuffers(const std::vector<at::Tensor>& values) {
   const c10::AutoGradMode no_grad(false);
+  Tensors to;
+  Tensors from;
   for (size_t b = 0; b < buffers_.size(); ++b) {
     at::Tensor& buffer = state_[buffers_[b]];
     if (!buffer.is_same(values[b])) {
       // New memory: a pending backward pass may need the old values.
-      buffer = values[b].to(buffer.device(), /*non_blocking=*/false, /*copy=*/true);
+      buffer = at::empty_like(values[b], buffer.options());
+      to.push_back(buffer);
+      from.push_back(values[b]);
     }
   }
+  CopyTensors(to, from);
 }
 
 std::vector<StateEntry> PairReplica::state() const {

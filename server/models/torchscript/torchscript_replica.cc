@@ -18,6 +18,7 @@
 #include "server/models/torchscript/flatten_outputs.h"
 #include "server/models/torchscript/module_state.h"
 #include "server/models/torchscript/stage_chain.h"
+#include "server/parallel/copy_tensors.h"
 #include "server/storage/model_files.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/jit/serialization/export.h"
@@ -349,15 +350,19 @@ std::vector<at::Tensor> TorchScriptReplica::buffers() const {
 
 void TorchScriptReplica::SetBuffers(const std::vector<at::Tensor>& values) {
   const c10::AutoGradMode no_grad(false);
+  std::vector<at::Tensor> to;
+  std::vector<at::Tensor> from;
   for (size_t b = 0; b < buffers_.size(); ++b) {
     BufferSlot& buffer = buffers_[b];
     if (!buffer.own.is_same(values[b])) {
       // A backward pass may still need the old values, so use new memory then.
       buffer.own = graph_outputs_.empty() ? buffer.own : at::empty_like(buffer.own);
-      buffer.own.copy_(values[b]);
+      to.push_back(buffer.own);
+      from.push_back(values[b]);
     }
     buffer.owner->setSlot(buffer.slot, buffer.own);
   }
+  CopyTensors(to, from);
 }
 
 void TorchScriptReplica::ReclaimBuffers() {

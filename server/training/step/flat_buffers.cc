@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ATen/ops/_foreach_copy.h"
 #include "ATen/ops/zeros.h"
 #include "c10/core/GradMode.h"
+#include "server/parallel/copy_tensors.h"
 
 namespace braid {
 namespace {
@@ -37,18 +37,7 @@ FlatBuffers::FlatBuffers(const std::vector<at::Tensor>& values) {
 
 void FlatBuffers::Assign(const std::vector<at::Tensor>& values) {
   const c10::AutoGradMode no_grad(false);
-  // On GPUs, the copies of one datatype are one kernel.
-  for (size_t f = 0; f < flat_.size(); ++f) {
-    std::vector<at::Tensor> to;
-    std::vector<at::Tensor> from;
-    for (size_t b = 0; b < values.size(); ++b) {
-      if (slots_[b].flat == f) {
-        to.push_back(views_[b]);
-        from.push_back(values[b]);
-      }
-    }
-    at::_foreach_copy_(to, from);
-  }
+  CopyTensors(views_, values);
 }
 
 std::vector<at::Tensor> FlatBuffers::On(c10::Device device) const {

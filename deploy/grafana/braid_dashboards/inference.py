@@ -7,7 +7,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from braid_dashboards import queries as q
 from braid_dashboards.layout import build, choice
 from braid_dashboards.panels import (
-    PER_SECOND, PLAIN, RATIO, RED, ROWS_PER_SECOND, SECONDS, YELLOW,
+    BATCHES_PER_SECOND, PER_SECOND, PLAIN, RATIO, RED, ROWS_PER_SECOND, SECONDS, YELLOW,
     Query, graph, listing, number, spread,
 )  # fmt: skip
 
@@ -57,24 +57,26 @@ def now() -> list:
 
 
 def replies() -> list:
-    codes = q.rate("braid_requests_total", q.MODEL, q.INFERENCE, 'code!="OK"')
+    failed = q.rate("braid_requests_total", q.MODEL, q.INFERENCE, 'code!="OK"')
+    by_code = q.total(failed, *MODEL, "code")
     return [
         graph("Latency", SECONDS,
               "From arrival to reply: p50 and p99. Replies on a stream keep the order of its "
               "requests.",
               Query(q.quantile(0.5, DURATION, *REQUESTS, by=MODEL), NAME + " p50"),
-              Query(q.quantile(0.99, DURATION, *REQUESTS, by=MODEL), NAME + " p99")),
+              Query(q.quantile(0.99, DURATION, *REQUESTS, by=MODEL), NAME + " p99"),
+              width=12, height=12),
         graph("Requests", PER_SECOND,
               "Completed inference requests: ModelInfer calls and each request of a stream.",
               Query(q.total(q.rate("braid_requests_total", *REQUESTS), *MODEL), NAME),
-              stacked=True),
+              stacked=True, width=12, height=12),
         graph("Errors by code", PER_SECOND,
-              "Inference requests that did not end with OK. Without a model name, the request was "
-              "rejected before its model was known.",
-              Query(q.total(codes, *MODEL, "code"), NAME + " {{code}}"), stacked=True,
-              calcs=()),
+              "Inference requests that did not end with OK. The model of a request is unknown if "
+              "the server does not have it.",
+              Query(f'label_replace({by_code}, "model", "unknown model", "model", "")',
+                    NAME + " {{code}}"), stacked=True, calcs=()),
         spread("Latency distribution", SECONDS, "Number of requests by latency.",
-               Query(q.total(q.rise(f"{DURATION}_bucket", *REQUESTS), "le"), "{{le}}"), width=24),
+               Query(q.total(q.rise(f"{DURATION}_bucket", *REQUESTS), "le"), "{{le}}"), width=16),
     ]  # fmt: skip
 
 
@@ -91,16 +93,15 @@ def queue() -> list:
               "From arrival in the queue until a worker takes the first row of a request: p50 and "
               "p99.",
               Query(q.quantile(0.5, WAIT, q.MODEL, by=MODEL), NAME + " p50"),
-              Query(q.quantile(0.99, WAIT, q.MODEL, by=MODEL), NAME + " p99")),
+              Query(q.quantile(0.99, WAIT, q.MODEL, by=MODEL), NAME + " p99"), calcs=()),
         graph("Fraction of time in the queue", RATIO,
               "Time in the queue as a fraction of a request's latency. Near 1: more devices help. "
               "Near 0: only a faster model helps.",
-              Query(f"{waited} / {took}", NAME), most=1),
-        graph("Batch size", PLAIN,
-              "Rows per batch: mean and p99.",
+              Query(q.defined(f"{waited} / {took}"), NAME), most=1),
+        graph("Rows per batch", PLAIN, "Size of the batches: mean and p99.",
               Query(q.average(sizes, q.MODEL, by=MODEL), NAME + " mean"),
-              Query(q.quantile(0.99, sizes, q.MODEL, by=MODEL), NAME + " p99")),
-        graph("Batches", "suffix: batches/s", "Batches executed.",
+              Query(q.quantile(0.99, sizes, q.MODEL, by=MODEL), NAME + " p99"), calcs=()),
+        graph("Batches", BATCHES_PER_SECOND, "Batches executed.",
               Query(q.total(q.rate(f"{sizes}_count", q.MODEL), *MODEL), NAME)),
         graph("Rows", ROWS_PER_SECOND, "Rows processed by each model.",
               Query(q.total(q.rate("braid_inference_samples_total", q.MODEL), *MODEL), NAME),

@@ -26,6 +26,11 @@ def rate(counter: str, *matchers: str) -> str:
     return f"rate({select(counter, *matchers)}{_INTERVAL})"
 
 
+def per_minute(counter: str, *matchers: str) -> str:
+    """Rate of a counter per minute, for events that are rarer than one per second."""
+    return f"60 * {rate(counter, *matchers)}"
+
+
 def rise(counter: str, *matchers: str) -> str:
     """Increase of a counter from one point of the graph to the next."""
     return f"increase({select(counter, *matchers)}{_INTERVAL})"
@@ -54,12 +59,18 @@ def count(expression: str, *by: str) -> str:
 def quantile(q: float, histogram: str, *matchers: str, by: tuple[str, ...]) -> str:
     """Quantile `q` of a histogram."""
     buckets = total(rate(f"{histogram}_bucket", *matchers), "le", *by)
-    return f"histogram_quantile({q}, {buckets})"
+    return defined(f"histogram_quantile({q}, {buckets})")
 
 
 def average(histogram: str, *matchers: str, by: tuple[str, ...]) -> str:
     """Mean of a histogram's observations."""
-    return ratio(rate(f"{histogram}_sum", *matchers), rate(f"{histogram}_count", *matchers), by)
+    observed, count = rate(f"{histogram}_sum", *matchers), rate(f"{histogram}_count", *matchers)
+    return defined(ratio(observed, count, by))
+
+
+def defined(expression: str) -> str:
+    """Drops series without observations, which are NaN and would fill the legend."""
+    return f"{expression} >= 0"
 
 
 def ratio(part: str, whole: str, by: tuple[str, ...]) -> str:

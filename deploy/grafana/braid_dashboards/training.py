@@ -7,7 +7,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from braid_dashboards import queries as q
 from braid_dashboards.layout import build, choice
 from braid_dashboards.panels import (
-    DATE, PLAIN, RATIO, RED, ROWS_PER_SECOND, SECONDS, STEPS_PER_SECOND, YELLOW,
+    DATE, EXACT, PER_MINUTE, PLAIN, RATIO, RED, ROWS_PER_SECOND, SECONDS, STEPS_PER_SECOND, YELLOW,
     Query, graph, listing, number,
 )  # fmt: skip
 
@@ -37,8 +37,8 @@ def latest(metric: str, *by: str) -> str:
     return q.highest(q.select(metric, q.TRAINER), *TRAINER, *by)
 
 
-def risen(counter: str, *by: str) -> str:
-    return q.total(q.rise(counter, q.TRAINER), *TRAINER, *by)
+def per_minute(counter: str, *by: str) -> str:
+    return q.total(q.per_minute(counter, q.TRAINER), *TRAINER, *by)
 
 
 def now() -> list:
@@ -68,17 +68,17 @@ def learning() -> list:
         graph("Gradient norm", PLAIN,
               "Norm of all gradients before clipping, for trainers that clip by norm. It often "
               "jumps before the loss becomes non-finite. Near zero, training has stalled.",
-              Query(latest("braid_training_gradient_norm"), NAME), width=6),
+              Query(latest("braid_training_gradient_norm"), NAME), width=12),
         graph("Learning rate", PLAIN, "Learning rate of the first parameter group.",
-              Query(latest("braid_training_learning_rate"), NAME), width=6,
+              Query(latest("braid_training_learning_rate"), NAME),
               calcs=("lastNotNull",)),
-        graph("Steps skipped", PLAIN,
+        graph("Steps skipped", PER_MINUTE,
               "Batches with a non-finite loss or non-finite gradients, which cause no update.",
-              Query(risen("braid_training_skipped_steps_total"), NAME), width=12),
-        graph("Steps replayed", PLAIN,
+              Query(per_minute("braid_training_skipped_steps_total"), NAME), most=1),
+        graph("Steps replayed", PER_MINUTE,
               "Retried operations that the server answered with the stored reply, because the "
               "first reply was lost or the client restarted.",
-              Query(risen("braid_training_replayed_steps_total"), NAME), width=12),
+              Query(per_minute("braid_training_replayed_steps_total"), NAME), most=1),
     ]  # fmt: skip
 
 
@@ -92,7 +92,8 @@ def speed() -> list:
               Query(q.quantile(0.5, STEP, q.TRAINER, by=TRAINER), NAME + " p50"),
               Query(q.quantile(0.99, STEP, q.TRAINER, by=TRAINER), NAME + " p99")),
         graph("Step time by phase", SECONDS,
-              "Seconds per update in each phase, for the slowest worker.",
+              "Seconds per update in each phase, for the slowest worker. The rest of the step time "
+              "is the wait for the devices.",
               Query(f"{phases} / on (instance, trainer) group_left {steps}", NAME + " {{phase}}"),
               stacked=True, calcs=()),
         graph("Imbalance of replicas", RATIO,
@@ -100,8 +101,8 @@ def speed() -> list:
               "spent waiting for the slowest one. Mean and p99.",
               Query(q.average(imbalance, q.TRAINER, by=TRAINER), NAME + " mean"),
               Query(q.quantile(0.99, imbalance, q.TRAINER, by=TRAINER), NAME + " p99")),
-        graph("Steps", STEPS_PER_SECOND, "Updates.", Query(steps, NAME)),
-        graph("Rows", ROWS_PER_SECOND, "Rows with a computed loss.",
+        graph("Steps per second", STEPS_PER_SECOND, "Updates.", Query(steps, NAME)),
+        graph("Rows per second", ROWS_PER_SECOND, "Rows with a computed loss.",
               Query(q.total(q.rate("braid_training_samples_total", q.TRAINER), *TRAINER), NAME)),
         graph("Rows per step", PLAIN, "Rows per update.",
               Query(q.total(q.rate("braid_training_samples_total", q.TRAINER), *TRAINER)
@@ -115,24 +116,28 @@ def checkpoints() -> list:
         "trainer": ("Trainer", "string"),
         "instance": ("Server", "string"),
         "Value #A": ("Last checkpoint", DATE),
-        "Value #B": ("Updates", PLAIN),
+        "Value #B": ("Updates", EXACT),
         "Value #C": ("Loss", PLAIN),
     }
     return [
         graph("Age of the last checkpoint", SECONDS,
               "Training time that a crash would lose, unless the client sends the operations "
               "again. Also grows while a trainer is idle.",
-              Query(f"time() - {latest(WRITTEN)}", NAME), limits=((3600, YELLOW),)),
-        graph("Checkpoints", PLAIN, "Checkpoints by outcome: written or failed.",
-              Query(risen("braid_checkpoints_total", "outcome"), NAME + " {{outcome}}")),
-        graph("Time to write", SECONDS,
-              "Time until a checkpoint is durable: p99. Training continues during it.",
-              Query(q.quantile(0.99, duration, q.TRAINER, by=TRAINER), NAME)),
-        graph("Pause", SECONDS,
-              "Time that operations wait while the state is copied for a checkpoint: p99.",
-              Query(q.quantile(0.99, pause, q.TRAINER, by=TRAINER), NAME)),
+              Query(f"time() - {latest(WRITTEN)}", NAME), limits=((3600, YELLOW),), width=6,
+              calcs=("max", "lastNotNull")),
+        graph("Checkpoints", PER_MINUTE, "Checkpoints by outcome: written or failed.",
+              Query(per_minute("braid_checkpoints_total", "outcome"), NAME + " {{outcome}}"),
+              width=6, calcs=("mean", "max")),
+        graph("Time to write a checkpoint, p99", SECONDS,
+              "Time until a checkpoint is durable. Training continues during it.",
+              Query(q.quantile(0.99, duration, q.TRAINER, by=TRAINER), NAME), width=6,
+              calcs=("mean", "max")),
+        graph("Pause for a checkpoint, p99", SECONDS,
+              "Time that operations wait while the state is copied for a checkpoint.",
+              Query(q.quantile(0.99, pause, q.TRAINER, by=TRAINER), NAME), width=6,
+              calcs=("mean", "max")),
         listing("Trainers", "Trainers of each server.", columns,
                 Query(f"{latest(WRITTEN)} * 1000"),
                 Query(latest("braid_training_steps_total")),
-                Query(latest("braid_training_loss")), width=16),
+                Query(latest("braid_training_loss")), width=24, height=6),
     ]  # fmt: skip

@@ -59,7 +59,8 @@ def export(
         package with values in the range of each column, so several different rows find more
         errors than one.
     path: folder of the model in a repository, created if missing. An existing config.pbtxt is
-        kept; its names, dtypes, dims and batching must match.
+        kept; its names, dtypes, dims and batching must match, so that clients of earlier versions
+        do not fail. A dim of -1 promises clients any size, which a pair does not take.
     format: "pair": graphs for training and inference; "torchscript"; "aot": compiled, inference
         only; "auto": the pair, or TorchScript if a pair is not possible.
     stages: chains of submodules that, in sequence, equal the whole model, for example

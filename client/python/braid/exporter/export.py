@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,11 @@ _TRAINING_NOTE = (
 
 @dataclass(frozen=True)
 class _Request:
-    """Validated arguments of an export, and the role of dim 0. notes: on batching."""
+    """Validated arguments of an export, and the role of dim 0.
+
+    any_size: see `config.Declared`.
+    notes: on batching.
+    """
 
     module: nn.Module
     inputs: dict[str, torch.Tensor]
@@ -46,6 +50,7 @@ class _Request:
     chains: list[list[str]]
     independence: RowIndependence
     batching: Batching
+    any_size: Mapping[str, Sequence[int]]
     notes: list[str]
 
 
@@ -54,6 +59,7 @@ class _Written:
     """Written package, as config.pbtxt describes it. platform: empty for a pair."""
 
     platform: str
+    filename: str
     inputs: list[config.Tensor]
     outputs: list[config.Tensor]
     reason: str = ""
@@ -91,17 +97,22 @@ def export_checked(
         inputs = {name: contiguous_copy(each) for name, each in inputs.items()}
         with restored(module):
             independence = row_independence.check(module, inputs)
-        batching, notes = _batching(independence, path / "config.pbtxt")
-        request = _Request(module, inputs, validated, chains, independence, batching, notes)
+        declared = config.read_declared(path / "config.pbtxt")
+        batching, notes = _batching(independence, declared, path / "config.pbtxt")
+        any_size = {} if declared is None else declared.any_size
+        request = _Request(
+            module, inputs, validated, chains, independence, batching, any_size, notes
+        )
         return _export(request, path, format)
 
 
-def _batching(independence: RowIndependence, path: Path) -> tuple[Batching, list[str]]:
+def _batching(
+    independence: RowIndependence, declared: config.Declared | None, path: Path
+) -> tuple[Batching, list[str]]:
     """Returns the role of dim 0, and notes for the user. path: of config.pbtxt.
 
     Raises ExportError if that file declares batches although rows depend on each other.
     """
-    declared = config.read_declared(path)
     evidence = independence.evidence
     if declared is None:
         if independence.holds:
@@ -184,6 +195,8 @@ def _export(request: _Request, path: Path, format: str) -> ExportResult:
     try:
         return _write("torchscript", _write_torchscript, request, path, f"no pair: {first}")
     except ExportError as error:
+        if str(error) == first:
+            raise  # config.pbtxt fits neither.
         raise ExportError(f"no pair: {first}\nno TorchScript: {error}") from error
 
 
@@ -208,7 +221,9 @@ def _write(
         config_path = model / "config.pbtxt"
         text = None
         if config_path.exists():
-            config.check_matches(config_path, written.platform, written.inputs, written.outputs)
+            config.check_matches(
+                config_path, written.platform, written.filename, written.inputs, written.outputs
+            )
         else:
             text = config.to_text(
                 written.platform, written.inputs, written.outputs, request.batching
@@ -249,7 +264,7 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
         for field in ("inputs", "outputs")
     )
     reasons = [_device_note(made.device), request.precisions.reason()]
-    return _Written("", inputs, outputs, "; ".join(filter(None, reasons)), made.notes() + notes)
+    return _Written("", "model.pt2", inputs, outputs, "; ".join(filter(None, reasons)), made.notes() + notes)
 
 
 def _tensor_of_pair(record: dict[str, Any], batching: Batching) -> config.Tensor:
@@ -289,13 +304,17 @@ def _device_note(device: torch.device) -> str:
 
 
 def _write_torchscript(folder: Path, request: _Request) -> _Written:
-    script = torchscript.write(folder, request.module, request.inputs, request.batching)
-    return _Written("pytorch_libtorch", script.inputs, script.outputs, script.reason, script.notes)
+    script = torchscript.write(
+        folder, request.module, request.inputs, request.batching, request.any_size
+    )
+    return _Written(
+        "pytorch_libtorch", "model.pt", script.inputs, script.outputs, script.reason, script.notes
+    )
 
 
 def _write_aot(folder: Path, request: _Request) -> _Written:
     compiled = aot.write(folder, request.module, request.inputs, request.batching)
-    return _Written("torch_aoti", compiled.inputs, compiled.outputs, compiled.reason)
+    return _Written("torch_aoti", "model.pt2", compiled.inputs, compiled.outputs, compiled.reason)
 
 
 _WRITERS = {"pair": _write_pair, "torchscript": _write_torchscript, "aot": _write_aot}

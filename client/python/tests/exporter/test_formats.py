@@ -1,5 +1,6 @@
 """Choice of the format, TorchScript, and compiled packages."""
 
+import re
 import shutil
 
 import pytest
@@ -62,6 +63,37 @@ def test_outputs_that_are_none_are_omitted(tmp_path, named, name):
     result = braid.export(ReturnsNone(named), (torch.randn(3, 4),), tmp_path / "net", "pair")
     assert result.format == "pair"
     assert (tmp_path / "net/config.pbtxt").read_text().count(f'name: "{name}"') == 1
+
+
+ANY_SIZE = """\
+max_batch_size: 8
+input [ { name: "input" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "output__0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+"""
+
+
+def export_beside(config, module, path, format="auto"):
+    path.mkdir()
+    (path / "config.pbtxt").write_text(config)
+    return braid.export(module, (torch.randn(3, 4),), path, format)
+
+
+def test_auto_scripts_a_module_for_a_config_of_any_size(tmp_path):
+    """A pair takes one size, so clients that send others would fail."""
+    result = export_beside(ANY_SIZE, nn.ReLU(), tmp_path / "net")
+    assert result.format == "torchscript"
+    assert re.search(
+        r"no pair: .*config.pbtxt: input 'input': dims \[-1\], but the model has \[4\]", result.reason
+    )
+    torch.jit.load(str(result.path / "model.pt"))(torch.randn(2, 9))
+
+
+@pytest.mark.parametrize("format", ["auto", "torchscript"])
+def test_module_of_one_size_is_rejected_for_a_config_of_any_size(tmp_path, format):
+    with pytest.raises(braid.ExportError) as caught:
+        export_beside(ANY_SIZE, nn.Linear(4, 4), tmp_path / "net", format)
+    assert str(caught.value).count("input 'input': dims [-1], but the model has [4]") == 1
+    assert [each.name for each in (tmp_path / "net").iterdir()] == ["config.pbtxt"]
 
 
 def test_auto_scripts_a_module_that_a_pair_cannot_express(tmp_path):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,21 +66,34 @@ def input_tensor(name: str, datatype: str, row: Sequence[int], batching: Batchin
 
 @dataclass(frozen=True)
 class Declared:
-    """Batch settings of a config.pbtxt."""
+    """Batch settings of a config.pbtxt, and sizes that clients choose.
+
+    any_size: dims of each input, other than the batch, for which clients may send any size.
+    """
 
     max_batch_size: int
     row_independence: str
+    any_size: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def read_declared(path: Path) -> Declared | None:
-    """Reads the batch settings, or returns None if there is no file.
+    """Reads the settings, or returns None if there is no file.
 
     Raises ExportError if the file is not valid.
     """
     if not path.exists():
         return None
     config = _read(path)
-    return Declared(config.max_batch_size, config.parameters[ROW_INDEPENDENCE].string_value)
+    batch_dims = 1 if config.max_batch_size > 0 else 0
+    any_size = {
+        each.name: [
+            dim for dim, size in enumerate(_dims(each), batch_dims) if size == -1 and dim > 0
+        ]
+        for each in config.input
+    }
+    return Declared(
+        config.max_batch_size, config.parameters[ROW_INDEPENDENCE].string_value, any_size
+    )
 
 
 def to_text(platform: str, inputs: list[Tensor], outputs: list[Tensor], batching: Batching) -> str:
@@ -114,9 +127,25 @@ def _read(path: Path) -> Any:
     return config
 
 
-def check_matches(path: Path, platform: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-    """Raises ExportError if the config.pbtxt at `path` contradicts the package."""
+def _dims(declared: Any) -> list[int]:
+    """Returns the shape that the model takes or returns, without the batch dim if batched."""
+    return list(declared.reshape.shape if declared.HasField("reshape") else declared.dims)
+
+
+def check_matches(
+    path: Path, platform: str, filename: str, inputs: list[Tensor], outputs: list[Tensor]
+) -> None:
+    """Raises ExportError if the config.pbtxt at `path` contradicts the package.
+
+    Servers that poll the repository would fail to load the version, or clients would fail.
+    filename: the package's file in the version's folder.
+    """
     config = _read(path)
+    if config.default_model_filename not in ("", filename):
+        raise ExportError(
+            f"{path}: default_model_filename: '{config.default_model_filename}' "
+            f"(expected '{filename}' or none)"
+        )
     if config.platform and config.platform != platform:
         raise ExportError(
             f"{path}: platform: '{config.platform}' "
@@ -134,29 +163,38 @@ def check_matches(path: Path, platform: str, inputs: list[Tensor], outputs: list
             datatype = _ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"]
             data_type = datatype.values_by_number[declared_tensors[each.name].data_type].name
             if data_type != f"TYPE_{each.datatype}":
-                raise ExportError(
+                raise _mismatch(
                     f"{path}: {field} '{each.name}': data_type {data_type}, but the model has "
                     f"TYPE_{each.datatype}"
                 )
             _check_dims(path, field, each, declared_tensors[each.name], config.max_batch_size > 0)
 
 
+def _mismatch(message: str) -> ExportError:
+    return ExportError(
+        f"{message}: change config.pbtxt and its clients, change the model, or export to the "
+        f"folder of another model"
+    )
+
+
 def _check_names(path: Path, field: str, expected: list[str], declared: list[str]) -> None:
     if sorted(expected) != sorted(declared):
-        raise ExportError(
+        raise _mismatch(
             f"{path}: {field}: names {', '.join(declared) or 'none'}, but the model has "
             f"{', '.join(expected)}"
         )
 
 
-def _check_dims(path: Path, field: str, expected: Tensor, declared, batched: bool) -> None:
-    dims = list(declared.reshape.shape) if declared.HasField("reshape") else list(declared.dims)
+def _check_dims(path: Path, field: str, expected: Tensor, declared: Any, batched: bool) -> None:
+    dims = _dims(declared)
+    # Clients may send any size for -1. An output of any size may have a fixed one.
     fits = len(dims) == len(expected.dims) and all(
-        dim in (-1, size) or size == -1 for dim, size in zip(dims, expected.dims)
+        size in (-1, dim) or (dim == -1 and field == "output")
+        for dim, size in zip(dims, expected.dims)
     )
     if not fits:
-        raise ExportError(
+        raise _mismatch(
             f"{path}: {field} '{expected.name}': dims {dims}, but the model has "
-            f"{list(expected.dims)}"
-            + ("" if batched else " (with max_batch_size 0, dims include the batch)")
+            f"{list(expected.dims)} "
+            + ("(-1: any size)" if batched else "(with max_batch_size 0, dims include the batch)")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,11 +101,17 @@ class _Renormalization(TorchDispatchMode):
 
 
 def write(
-    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batching: Batching
+    folder: Path,
+    module: nn.Module,
+    inputs: dict[str, torch.Tensor],
+    batching: Batching,
+    any_size: Mapping[str, Sequence[int]],
 ) -> Script:
     """Writes model.pt, then loads it and compares it with the module.
 
     batching: unless NONE, dim 0 of every output must be the batch.
+    any_size: dims of each input that should take any size. Unless they also take twice the size of
+        the example, they are fixed in the result.
     """
     hooks.check_modules(module)
     if foreign := [name for name in inputs if not name.isascii()]:
@@ -122,9 +129,19 @@ def write(
     if not reason:
         for batch in BATCHES[1:]:
             _compare(module, loaded, inputs, batch, training=True, batching=batching)
+    free: Mapping[str, Sequence[int]] = {}
+    if any(any_size.values()):
+        try:
+            larger = {name: _double(each, any_size.get(name, ())) for name, each in inputs.items()}
+            outputs.append(_compare(module, loaded, larger, 2, training=False, batching=batching))
+            free = any_size
+        except ExportError:
+            pass  # The model takes only the example's sizes.
     return Script(
         [
-            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batching)
+            config.input_tensor(
+                name, DATATYPES[each.dtype], _row_sizes(each, free.get(name, ())), batching
+            )
             for name, each in inputs.items()
         ],
         [
@@ -136,6 +153,17 @@ def write(
         reason,
         embeddings.script_frequency_notes(script),
     )
+
+
+def _double(example: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    for dim in dims:
+        if dim < example.dim():
+            example = torch.cat((example, example), dim)
+    return example
+
+
+def _row_sizes(example: torch.Tensor, any_size: Sequence[int]) -> list[int]:
+    return [-1 if dim in any_size else size for dim, size in enumerate(example.shape)][1:]
 
 
 def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.jit.ScriptModule, str]:

@@ -312,16 +312,12 @@ def test_download_of_a_model(
     trainer = create(client, "downloaded")
     step(trainer, 0, 1)
     version = tmp_path / "models/downloaded/1"
-    version.mkdir(parents=True)
+    size = trainer.download(version)
+    assert size == sum(file.stat().st_size for file in version.iterdir())
     if format == "pair":
-        trainer.download(version / "model.safetensors", format="safetensors")
-        size = trainer.download(version / "model.pt2", format="package")
         served = server.repository / "noisy/1/model.pt2"
         assert (version / "model.pt2").read_bytes() == served.read_bytes()
-        assert size == served.stat().st_size
     else:
-        size = trainer.download(version / "model.pt")
-        assert size == (version / "model.pt").stat().st_size
         assert not torch.jit.load(version / "model.pt").training
     assert_same_bits(durable.weights_in(version), trainer.state_dict())
     x = batch(2)[0]
@@ -345,6 +341,9 @@ def test_file_of_unknown_format_is_rejected(
     assert caught.value.field == "format"
     for word in ("noisy", *words):
         assert word in caught.value.message
+    suffix, fits = {"torchscript": (".pt2", ".pt"), "pair": (".pt", ".pt2")}[format]
+    with pytest.raises(braid.InvalidArgument, match=rf"expected the suffix .*\{fits} for"):
+        trainer.download(tmp_path / f"model{suffix}")
     assert not list(tmp_path.iterdir())
 
 

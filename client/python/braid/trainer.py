@@ -289,7 +289,7 @@ class Trainer:
     def download(
         self,
         file: str | os.PathLike[str] | IO[bytes],
-        format: str = "torchscript",
+        format: str | None = None,
         *,
         timeout: float | None = None,
     ) -> int:
@@ -299,20 +299,24 @@ class Trainer:
         format: "safetensors": parameters and buffers; "torchscript": for torch.jit.load, only for a
             TorchScript model; "package": model.pt2 of an exported pair, without weights, which
             "safetensors" returns as its model.safetensors.
+            None: by the suffix: ".safetensors", ".pt" for "torchscript", ".pt2" for "package". A
+            path without a suffix, or of an existing folder, receives all files of a version, which
+            a server can serve; the folder must be new or empty. A file object receives
+            "torchscript" from a TorchScript model and "safetensors" from a pair.
+        Raises InvalidArgument, with the suffixes that fit, for a format of another kind of model.
         """
-        if format not in _FORMATS:
+        if format is not None and format not in _FORMATS:
             raise ValueError(f"format: {format!r} (expected one of {', '.join(_FORMATS)})")
         method = TRAINING["DownloadModel"]
-        request = method.request(trainer=self._name, format=_FORMATS[format])
+        deadline = self._client._channel.deadline(timeout)
 
-        def call(receive: _download.Receive) -> int:
+        def fetch(format: str, receive: _download.Receive) -> int:
+            request = method.request(trainer=self._name, format=_FORMATS[format])
             stream = partial(self._client._channel.call_streaming, method, request, receive)
-            size: int = self._handle.read(stream, timeout)
+            size: int = self._handle.read(stream, remaining(deadline))
             return size
 
-        if isinstance(file, (str, os.PathLike)):
-            return _download.to_path(file, call)
-        return _download.to_file(file, call)
+        return _download.download(file, format, self._model, fetch)
 
     def info(self, *, timeout: float | None = None) -> TrainerInfo:
         """Returns the trainer's current state on the server."""

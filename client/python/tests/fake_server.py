@@ -44,6 +44,7 @@ class FakeServer(grpc.GenericRpcHandler):
 
     state: tensors of state dicts.
     file: content of downloads.
+    pair: the model is an exported pair instead of a TorchScript module.
     parameters: parameters of ModelInfer replies by name; numbers count as outputs.
     calls: (method, request) of each received call, and of each operation of a stream.
     uptime: returns the reported uptime in seconds.
@@ -60,6 +61,7 @@ class FakeServer(grpc.GenericRpcHandler):
         self.trainers = {}
         self.edit_pieces = lambda pieces: pieces
         self.file = bytes(range(100))
+        self.pair = False
         self.uptime = lambda: 8.0
         self.late = deque()
         self.queued = deque()
@@ -338,7 +340,13 @@ class FakeServer(grpc.GenericRpcHandler):
         return _protocol.TRAINING["Rollback"].response(previous_version=2)
 
     def DownloadModel(self, request, context):
-        self._trainer(request.trainer, context)
+        model = self._trainer(request.trainer, context).proto.model
+        if request.format == (request.FORMAT_TORCHSCRIPT if self.pair else request.FORMAT_PACKAGE):
+            kind = "an exported pair" if self.pair else "a TorchScript module"
+            self._abort(context, Fault(
+                grpc.StatusCode.INVALID_ARGUMENT, f"model {model!r} is {kind}", False, False,
+                (("format", kind),), None,
+            ))
         pieces = [
             _protocol.TRAINING["DownloadModel"].response(
                 total_bytes=len(self.file), offset=offset,

@@ -42,6 +42,7 @@ def test_broken_stream_restarts(server, trainer, tmp_path):
 
 
 def test_package_format_is_requested(server, trainer):
+    server.pair = True
     trainer.download(io.BytesIO(), format="package")
     (request,) = server.received("DownloadModel")
     assert request.format == request.FORMAT_PACKAGE
@@ -63,6 +64,73 @@ def test_incomplete_download_keeps_the_old_file(server, trainer, tmp_path, edit)
     with pytest.raises(braid.DataLoss):
         trainer.download(file)
     assert file.getvalue() == b""
+
+
+@pytest.mark.parametrize("pair, name, format", [
+    (False, "m.pt", 1), (False, "m.safetensors", 2), (True, "m.safetensors", 2), (True, "m.pt2", 3),
+])
+def test_suffix_chooses_the_format(server, trainer, tmp_path, pair, name, format):
+    server.pair = pair
+    assert trainer.download(tmp_path / name) == 100
+    assert [request.format for request in server.received("DownloadModel")] == [format]
+
+
+@pytest.mark.parametrize("pair, name, message", [
+    (True, "m.pt", "file: '{}': model 'fashion' is an exported pair (expected the suffix "
+     ".safetensors for the weights, .pt2 for the graphs, or a folder for both)"),
+    (False, "m.pt2", "file: '{}': model 'fashion' is a TorchScript module (expected the suffix "
+     ".pt for the module or .safetensors for the weights)"),
+])
+def test_suffix_of_another_kind_of_model_is_rejected(
+    server, trainer, tmp_path, pair, name, message
+):
+    server.pair = pair
+    with pytest.raises(braid.InvalidArgument) as caught:
+        trainer.download(tmp_path / name)
+    assert str(caught.value) == message.format(tmp_path / name)
+    assert caught.value.field == "file"
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_suffix_is_rejected(server, trainer, tmp_path):
+    expected = r"file: '.*m\.onnx': unknown suffix \(expected \.pt, \.safetensors, \.pt2 or a folder"
+    with pytest.raises(ValueError, match=expected):
+        trainer.download(tmp_path / "m.onnx")
+    assert not server.received("DownloadModel")
+    trainer.download(tmp_path / "m.onnx", "safetensors")
+
+
+@pytest.mark.parametrize("pair, names", [
+    (False, ["model.pt"]), (True, ["model.pt2", "model.safetensors"]),
+])
+def test_folder_receives_a_version(server, trainer, tmp_path, pair, names):
+    server.pair = pair
+    version = tmp_path / "models" / "second" / "1"
+    assert trainer.download(version) == 100 * len(names)
+    assert sorted(path.name for path in version.iterdir()) == names
+    assert all(path.read_bytes() == server.file for path in version.iterdir())
+    assert list(version.parent.iterdir()) == [version]
+    with pytest.raises(FileExistsError, match=r"not empty \(expected a new or an empty folder\)"):
+        trainer.download(version)
+    (tmp_path / "v1.0").mkdir()
+    trainer.download(tmp_path / "v1.0")
+    assert sorted(path.name for path in (tmp_path / "v1.0").iterdir()) == names
+
+
+def test_incomplete_folder_is_removed(server, trainer, tmp_path):
+    server.edit_pieces = lambda pieces: pieces[:-1]
+    with pytest.raises(braid.DataLoss):
+        trainer.download(tmp_path / "1")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("pair, formats", [(False, [1]), (True, [1, 2])])
+def test_file_object_receives_what_the_model_has(server, trainer, pair, formats):
+    server.pair = pair
+    file = io.BytesIO()
+    assert trainer.download(file) == 100
+    assert file.getvalue() == server.file
+    assert [request.format for request in server.received("DownloadModel")] == formats
 
 
 def test_unknown_format_is_rejected(trainer):

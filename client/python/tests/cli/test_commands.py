@@ -109,7 +109,18 @@ def test_download(call, client, server, tmp_path):
     assert events(call("download", "t", path, "--format=safetensors", "--json")) == [
         {"file": str(path), "format": "safetensors", "bytes": 100}
     ]
-    assert [request.format for request in server.received("DownloadModel")] == [1, 2]
+    assert events(call("download", "t", tmp_path / "1", "--json")) == [
+        {"file": str(tmp_path / "1"), "format": None, "bytes": 100}
+    ]
+    assert [request.format for request in server.received("DownloadModel")] == [1, 2, 1]
+    for name, code, problem in (
+        ("1", 1, "1: not empty (expected a new or an empty folder)"),
+        ("t.onnx", 2, "unknown suffix (expected .pt, .safetensors, .pt2 or a folder; other suffixes "
+         "need --format)"),
+    ):  # fmt: skip
+        ended = call("download", "t", tmp_path / name)
+        assert ended.code == code
+        assert problem in ended.err
     ended = call("download", "t", tmp_path / "none" / "t.pt")
     assert ended.code == 1
     assert "No such file or directory" in ended.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from braid import _download
 from braid.cli import options, settings
 from braid.cli.options import Flags, Word, option, pass_flags
 from braid.cli.output import bytes_text, print_json, print_line
@@ -13,13 +14,17 @@ from braid.cli.output import bytes_text, print_json, print_line
 @click.argument("trainer")
 @click.argument("file", type=click.Path())
 @option(
-    "--format", type=Word(("package", "safetensors", "torchscript")), default="torchscript",
-    show_default=True,
+    "--format", type=Word(("package", "safetensors", "torchscript")),
     help="torchscript: for torch.jit.load; safetensors: parameters and buffers; package: the "
-    "graphs of an exported pair, without weights",
+    "graphs of an exported pair, without weights [default: by the suffix of FILE, .pt, "
+    ".safetensors or .pt2; without a suffix: a folder with all files of a version]",
 )  # fmt: skip
 @pass_flags
-def command(flags: Flags, trainer: str, file: str, format: str) -> None:
+def command(flags: Flags, trainer: str, file: str, format: str | None) -> None:
+    try:
+        format = format or _download.format_of(file)
+    except ValueError as error:
+        raise click.UsageError(str(error).replace("`format`", "--format")) from None
     with settings.connect(flags) as client:
         size = client.trainer(trainer).download(file, format)
     if flags.json:

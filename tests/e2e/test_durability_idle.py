@@ -78,7 +78,7 @@ def test_expired_trainer_is_restored_by_name(
         client.restore_trainer("idle", "none")
     with pytest.raises(braid.AlreadyExists, match="braid checkpoints restore idle"):
         create(client, "idle")
-    back = client.restore_trainer("idle")
+    back = create(client, "idle", idle_timeout=2, exist_ok=True)
     assert back.info().step == 2
     step(back, 2)
     wait_until(lambda: not names(client))

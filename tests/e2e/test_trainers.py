@@ -125,3 +125,30 @@ def test_trainers_are_independent(serve: Callable[[str], Server]) -> None:
         wanted = oracle.train(models.make("chain64"), batches, spec, "cross_entropy")
         actual = oracle.Run([pair[i] for pair in losses], states[i])
         oracle.assert_equal_runs(actual, wanted, 1e-9)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
+def test_existing_trainer_has_the_same_arguments(
+    serve: Callable[[str], Server], optimizer: str
+) -> None:
+    """The client knows the defaults with which the server completes them."""
+    schedules = {
+        "SGD": {"name": "StepLR", "step_size": 3, "warmup": {"steps": 2}},
+        "Adam": {"name": "MultiStepLR", "milestones": [2, 4]},
+        "AdamW": {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": 9},
+        "RMSprop": "ReduceLROnPlateau",
+        "Adagrad": None,
+    }
+    arguments = {
+        "loss": {"SGD": "smooth_l1", "Adam": "huber"}.get(optimizer, "mse"),
+        "optimizer": optimizer,
+        "schedule": schedules[optimizer],
+        "clip_grad_norm": 1.0,
+        "parameter_groups": [{"pattern": "bias", "lr": 0.5}],
+        "precision": "float16" if optimizer == "AdamW" else None,
+    }
+    with connect(serve) as client, training.new_trainer(client, "chain", **arguments) as trainer:
+        again = {**arguments, "name": trainer.name, "exist_ok": True}
+        assert client.create_trainer("chain", **again).name == trainer.name
+        with pytest.raises(braid.AlreadyExists, match=r"optimizer\.lr: .* instead of 0\.25"):
+            client.create_trainer("chain", **{**again, "optimizer": {"name": optimizer, "lr": 0.25}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from braid import _options, _replies, _specs, _tensors, _wire, errors, results
-from braid._channel import Channel
+from braid import _difference, _options, _replies, _specs, _tensors, _wire, errors, results
+from braid._channel import Channel, remaining
 from braid._protocol import DEVICES, INFERENCE, TRAINING
 from braid._security import PemLike, Security
 from braid._specs import LossLike
@@ -20,6 +21,8 @@ from braid.results import Device, ModelMetadata, ModelStatus, ServerMetadata, Tr
 from braid.trainer import Trainer
 
 _READY_POLL_SECONDS = 0.05
+# Model names that are the default name of a trainer as they are.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 # Kinds of response parameters that are outputs. Server reports, such as `split`, are strings.
 _NUMBERS = ("bool_param", "int64_param", "double_param")
 # Prefixes of protocol parameters, such as `triton_final_response`.
@@ -244,6 +247,7 @@ class Client:
         checkpoint_every_seconds: float | None = None,
         checkpoint_keep: int = 3,
         idle_timeout: float | None = None,
+        exist_ok: bool = False,
         timeout: float | None = None,
     ) -> Trainer:
         """Creates a trainer on the server from the weights of a served model.
@@ -256,7 +260,8 @@ class Client:
             With loss_mode "client": None.
         optimizer: a name ("SGD"), or a dict with "name" and parameters.
         name: name of the trainer; None: derived from the model's name, with characters other than
-            letters, digits, '_', '-' and '.' replaced. Raises AlreadyExists if it is in use.
+            letters, digits, '_', '-' and '.' replaced. Raises AlreadyExists if it is in use, except
+            with `exist_ok`.
         version: model version to start from; None: the newest served version.
         loss_mode: "central": over the gathered outputs; "per_replica": on each replica, with the
             same result; "model": the model returns its loss; "client": the caller computes it
@@ -287,6 +292,11 @@ class Client:
         checkpoint_keep: number of newest checkpoints to keep; 0: all.
         idle_timeout: seconds without an operation until the trainer expires; `restore_trainer`
             brings it back.
+        exist_ok: if the name is in use, continue with that trainer after its last operation; an
+            expired one is restored from its newest checkpoint. Raises AlreadyExists, with the
+            first argument that differs, unless the trainer was created with the same arguments.
+            Does not compare version, placement and outputs of losses if they are left out, nor the
+            code of loss modules.
         Raises ValueError for an unknown name or parameter.
         """
         options = {
@@ -320,8 +330,36 @@ class Client:
             optimizer=_specs.optimizer_to_proto(optimizer),
             request_id=str(uuid.uuid4()),  # The server recognizes a retry by this ID.
         )
-        reply = self._channel.call(method, request, timeout)
+        if exist_ok and not name and not _PLAIN_NAME.fullmatch(model):
+            raise ValueError(f"name: missing (expected with exist_ok for model {model!r})")
+        deadline = self._channel.deadline(timeout)
+        try:
+            reply = self._channel.call(method, request, remaining(deadline))
+        except errors.AlreadyExists:
+            if not exist_ok:
+                raise
+            return self._matching_trainer(request, deadline)
         return Trainer(self, _replies.trainer_info(reply.trainer))
+
+    def _matching_trainer(self, request: Any, deadline: float | None) -> Trainer:
+        """Returns the existing trainer that `request`, a CreateTrainerRequest, describes.
+
+        Restores it if it has expired. Raises AlreadyExists for a trainer that differs.
+        """
+        name = request.name or request.model
+        try:
+            info = self._trainer_info(name, remaining(deadline))
+        except errors.NotFound:
+            method = TRAINING["RestoreCheckpoint"]
+            reply = self._channel.call(method, method.request(trainer=name), remaining(deadline))
+            info = _replies.trainer_info(reply.trainer)
+        differs = _difference.difference(request, info)
+        if differs:
+            raise errors.AlreadyExists(
+                f"name: trainer {name!r} exists and differs: {differs} (expected the arguments "
+                "that it was created with, or another name)"
+            )
+        return Trainer(self, info)
 
     def trainer(self, name: str, *, timeout: float | None = None) -> Trainer:
         """Returns a handle on an existing trainer that continues after its last operation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import threading
@@ -17,6 +18,12 @@ from braid import errors
 from braid._protocol import Method
 from braid._security import Security
 
+_log = logging.getLogger("braid")
+# Errors that the client may have raised without a reply.
+_NO_REPLY = (errors.Unavailable, errors.DeadlineExceeded, errors.Cancelled)
+# Restarts and reconnections that are shorter are not logged.
+_SILENT_SECONDS = 1.0
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -31,6 +38,39 @@ class RetryPolicy:
         doubled = self.initial_backoff * 2 ** min(attempt - 1, 30)
         longest: float = min(doubled, self.max_backoff)
         return longest * random.uniform(0.5, 1.0)
+
+
+class Outage:
+    """Logs once that callers wait for a server, and once that it is back. Thread-safe."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        # Time of the first failure since the last reply.
+        self._start: float | None = None
+        self._logged = False
+
+    def on_wait(self, failure: errors.BraidError) -> None:
+        """Records a failure after which the caller tries again."""
+        with self._lock:
+            now = time.monotonic()
+            self._start = now if self._start is None else self._start
+            if self._logged or now - self._start < _SILENT_SECONDS:
+                return
+            self._logged = True
+        reason = failure.message.removeprefix(f"{self._address}: ")
+        _log.warning("%s: waiting for the server (%s)", self._address, reason)
+
+    def on_reply(self) -> None:
+        """Records that the server answered."""
+        if self._start is None:  # Nearly always; spares the lock.
+            return
+        with self._lock:
+            start, self._start = self._start, None
+            logged, self._logged = self._logged, False
+        if logged and start is not None:
+            seconds = time.monotonic() - start
+            _log.warning("%s: the server is back (after %.1f s)", self._address, seconds)
 
 
 class _RequestFeed:
@@ -88,6 +128,7 @@ class Channel:
         security = security or Security()
         self.address = address
         self.retry = RetryPolicy()
+        self.outage = Outage(address)
         self._timeout = timeout
         self._metadata = security.metadata()
         options = [
@@ -218,13 +259,18 @@ class Channel:
             attempt += 1
             left = None if deadline is None else deadline - time.monotonic()
             try:
-                return send(payload, timeout=left)
+                reply = send(payload, timeout=left)
+                self.outage.on_reply()
+                return reply
             except grpc.RpcError as error:
                 failure = errors.from_rpc_error(error, attempt, self.address)
+            if not isinstance(failure, _NO_REPLY):
+                self.outage.on_reply()
             backoff = self.retry.backoff(attempt)
             too_late = deadline is not None and time.monotonic() + backoff >= deadline
             if not isinstance(failure, errors.Unavailable) or attempt >= attempts or too_late:
                 raise failure
+            self.outage.on_wait(failure)
             time.sleep(backoff)
 
 

@@ -219,6 +219,7 @@ class Pipeline:
                 ended = self._run_connection(ended)
                 if isinstance(ended, errors.Unavailable):
                     self._handle.on_disconnect()
+                    self._handle.channel.outage.on_wait(ended)
                 attempt = 0 if ended is None else attempt + 1
                 if self._progress > progress:
                     attempt = min(attempt, 1)

@@ -82,6 +82,9 @@ class Client:
 
     A context manager that closes the connection on exit. A method's `timeout` is in seconds and
     includes retries; None means the client's timeout. Failed calls raise `braid.BraidError`.
+
+    If calls wait longer than a second for a server that is away, the logger "braid" says so once at
+    level WARNING, and once more when the server is back.
     """
 
     def __init__(
@@ -162,21 +165,30 @@ class Client:
 
         Returns False if the server cannot be reached.
         """
+        try:
+            return self._ready(model, version, timeout)
+        except errors.Unavailable:
+            return False
+
+    def _ready(self, model: str | None, version: int | None, timeout: float | None) -> bool:
         if model is None:
             method = INFERENCE["ServerReady"]
             request = method.request()
         else:
             method = INFERENCE["ModelReady"]
             request = method.request(name=model, version=_version_to_wire(version))
-        try:
-            return bool(self._channel.call(method, request, timeout, attempts=1).ready)
-        except errors.Unavailable:
-            return False
+        return bool(self._channel.call(method, request, timeout, attempts=1).ready)
 
     def wait_ready(self, timeout: float) -> None:
         """Waits until the server is ready. Raises DeadlineExceeded after `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        while not self.is_ready(timeout=max(deadline - time.monotonic(), _READY_POLL_SECONDS)):
+        while True:
+            try:
+                left = max(deadline - time.monotonic(), _READY_POLL_SECONDS)
+                if self._ready(None, None, left):
+                    return
+            except errors.Unavailable as failure:
+                self._channel.outage.on_wait(failure)
             if time.monotonic() + _READY_POLL_SECONDS >= deadline:
                 raise errors.DeadlineExceeded(
                     f"{self._channel.address}: not ready after {timeout} seconds"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import logging
 import os
 import sys
 import warnings
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # A name from the network may not fit the encoding.
             stream.reconfigure(errors="backslashreplace")
+    log, lines = logging.getLogger("braid"), _LogLines(logging.WARNING)
+    log.addHandler(lines)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -78,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads any more. The interpreter flushes stdout once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.FAILED
+    finally:
+        log.removeHandler(lines)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -98,6 +103,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         text = f"internal error: {type(error).__name__}: {error} (BRAID_TRACEBACK=1 shows where)"
         return errors.report(errors.Failure(text))
     return result if isinstance(result, int) else 0
+
+
+class _LogLines(logging.Handler):
+    """Prints the warnings of the client on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _show_warning(record.getMessage())
 
 
 def _show_warning(message: Any, *_: Any) -> None:

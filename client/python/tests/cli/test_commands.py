@@ -101,6 +101,16 @@ def test_checkpoints(call, client, monkeypatch):
     time.tzset()
 
 
+def test_wait_for_the_server_is_reported(call, server, monkeypatch):
+    monkeypatch.setattr(braid._channel, "_SILENT_SECONDS", 0.0)
+    server.fail("ListDevices", grpc.StatusCode.UNAVAILABLE, "restarting")
+    ended = call("devices", "--json")
+    assert ended.code == 0 and ended.events
+    away, back = ended.err.splitlines()
+    assert away == f"braid: warning: {server.address}: waiting for the server (restarting)"
+    assert back.startswith(f"braid: warning: {server.address}: the server is back (after ")
+
+
 def test_download(call, client, server, tmp_path):
     client.create_trainer("fashion", loss="mse", optimizer="SGD", name="t")
     path = tmp_path / "t.pt"

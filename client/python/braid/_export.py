@@ -78,6 +78,9 @@ def export(
     `max_batch_size: 0` to config.pbtxt, so requests run whole, and the result's reason names the
     rows.
 
+    An export that takes longer than 2 s shows its current stage on stderr if that is a terminal, and
+    otherwise logs the stages at level INFO of the logger "braid".
+
     Raises ExportError with the reason if the module cannot be exported, TypeError or ValueError for
     invalid arguments, and ImportError without torch.
     """

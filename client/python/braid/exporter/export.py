@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError, ExportResult
-from braid.exporter import export_errors
+from braid.exporter import export_errors, progress
 from braid.exporter.checks import hooks, row_independence, self_test
 from braid.exporter.checks.comparison import PackageReader, compare_pair
 from braid.exporter.checks.row_independence import DEPENDENT, RowIndependence
@@ -93,7 +93,8 @@ def export_checked(
     validated = _precisions(precisions, module)
     if format != "aot":
         hooks.check_parameters(module)
-    with quiet_torch(), run_context.default_modes():
+    with progress.reported(), quiet_torch(), run_context.default_modes():
+        progress.stage("testing whether rows depend on each other")
         inputs = {name: contiguous_copy(each) for name, each in inputs.items()}
         with restored(module):
             independence = row_independence.check(module, inputs)
@@ -278,6 +279,7 @@ def _write_checked(
     """Writes and compares the pair without the precisions that fail. Returns it and its reader."""
     while True:
         try:
+            progress.stage("writing the package")
             package.write_pair(folder, made)
             with restored(module):
                 reader = compare_pair(folder, made)
@@ -290,6 +292,7 @@ def _write_checked(
 
 def _add_self_test(folder: Path, made: pair.Pair, reader: PackageReader) -> list[str]:
     """Adds a self-test. Returns a note if the graphs reject generated weights."""
+    progress.stage("adding a self-test")
     try:
         self_test.add_to_pair(folder / "model.pt2", made, reader)
     except self_test.NoSelfTest as error:

@@ -17,7 +17,7 @@ from torch.export.pt2_archive._package import load_pt2
 from torch.utils._sympy import functions
 
 from braid._export import ExportError
-from braid.exporter import export_errors
+from braid.exporter import export_errors, progress
 from braid.exporter.checks import reference
 from braid.exporter.checks.reference import SEED, ReferenceRun, Values
 from braid.exporter.formats import package
@@ -97,6 +97,7 @@ def compare_pair(folder: Path, pair: Pair) -> PackageReader:
         raise package.write_error(pair, error) from error
     for exported, record in zip(pair.parts, reader.json["parts"], strict=True):
         for batch in BATCHES:
+            progress.stage(f"comparing with the module, batch of {batch}")
             plain = ReferenceRun(exported.part, pair.device, batch)
             for program in record["programs"]:
                 if program["precision"] == MODEL_PRECISION or batch in _LOW_BATCHES:

@@ -16,7 +16,7 @@ from torch._dynamo.exc import UserError
 from torch.fx.experimental import _config as symbolic_shapes
 
 from braid._export import ExportError
-from braid.exporter import export_errors
+from braid.exporter import export_errors, progress
 from braid.exporter.checks.repeatability import check_evaluation_is_repeatable
 from braid.exporter.formats import config
 from braid.exporter.formats.config import Batching
@@ -86,10 +86,12 @@ def write(
     torch.compiler.reset()
     check_evaluation_is_repeatable(module, inputs)
     path = folder / "model.pt2"
+    progress.stage("compiling the module")
     with restored(module):
         with in_mode(module, False), torch.no_grad(), run_context.seeded(device, 0):
             _compile(module, inputs, path)
     with in_mode(module, False), torch.no_grad(), run_context.seeded(device, 0):
+        progress.stage("comparing with the module")
         loaded = torch._inductor.aoti_load_package(str(path))
         shapes = []
         for batch in BATCHES:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError
+from braid.exporter import progress
 from braid.exporter.checks import dry_run
 from braid.exporter.checks.row_independence import RowIndependence
 from braid.exporter.formats import programs
@@ -125,6 +126,7 @@ def make_pair(
     state = state_entries(module)
     whole = Part("", module, state, inputs)
     parts = [whole, *stages.make_parts(whole, chains, device)]
+    progress.stage("checking forward and backward")
     for part in parts:
         dry_run.run(part)
     made = [[_trace(part, MODEL_PRECISION, device) for part in parts]]
@@ -175,9 +177,13 @@ def _check_is_python(module: nn.Module) -> None:
 
 def _trace(part: Part, name: str, device: torch.device) -> Precision:
     dtype = DTYPES.get(name)
+    where = f" in {name}" if dtype else ""
+    where += f" for stage '{part.path}'" if part.path else ""
+    progress.stage(f"tracing forward{where}")
     evaluation = programs.evaluation(part, trace(part, False, dtype, device))
     forward = backward = None
     if part.path or any(entry.trainable for entry in part.entries):
+        progress.stage(f"tracing forward and backward{where}")
         forward, backward = programs.training(part, trace(part, True, dtype, device), dtype)
     return Precision(name, evaluation, forward, backward)
 

@@ -13,7 +13,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braid._export import ExportError
-from braid.exporter import export_errors, source
+from braid.exporter import export_errors, progress, source
 from braid.exporter.checks import hooks
 from braid.exporter.checks.repeatability import check_evaluation_is_repeatable
 from braid.exporter.formats import config
@@ -118,9 +118,11 @@ def write(
         raise ExportError(
             f"input '{foreign[0]}': not an ASCII name (TorchScript supports only ASCII names)"
         )
+    progress.stage("scripting or tracing the module")
     script, reason = _make(module, inputs)
     path = folder / "model.pt"
     script.save(str(path))
+    progress.stage("comparing with the module")
     loaded = _Loaded(path, device_of(module))
     outputs = [
         _compare(module, loaded, inputs, batch, training=False, batching=batching)

@@ -89,27 +89,28 @@ check_suites() {
   suite protocol .venv/bin/python scripts/check_protocol.py
 }
 
+# In the background, because most of these use one core.
+{ check_suites; unit_suites; } >"$results/checks.log" 2>&1 &
+# A script's background jobs ignore Ctrl-C.
+trap "kill $! 2>/dev/null || true" EXIT
 if [[ $quick == yes ]]; then
-  { check_suites; unit_suites; } >"$results/checks.log" 2>&1 &
-  # A script's background jobs ignore Ctrl-C.
-  trap "kill $! 2>/dev/null || true" EXIT
   python_suite python "${quick_python[@]}"
   python_suite e2e "${quick_e2e[@]}"
-  wait
-  cat "$results/checks.log"
 else
-  check_suites
   suite docs limited scripts/docs.sh
   python_suite scripts scripts
-  unit_suites
-  parallel_suite python client/python/tests
-  # The end-to-end tests use Prometheus.
-  suite deploy-tools limited scripts/setup_deploy.sh
-  parallel_suite e2e -m "not serial" tests/e2e
-  python_suite e2e-serial -m serial tests/e2e
+  python_suite gpu tests/gpu
   PYTHONPATH=.venv/tritonclient-2.49.0 \
     python_suite tritonclient-2.49.0 tests/e2e/test_tritonclient_*.py
-  python_suite gpu tests/gpu
+  # The end-to-end tests use Prometheus.
+  suite deploy-tools limited scripts/setup_deploy.sh
+fi
+wait
+cat "$results/checks.log"
+if [[ $quick == no ]]; then
+  parallel_suite python client/python/tests
+  parallel_suite e2e -m "not serial" tests/e2e
+  python_suite e2e-serial -m serial tests/e2e
   parallel_suite deploy tests/deploy
 fi
 

@@ -49,6 +49,7 @@ def export(
     *,
     stages: Sequence[Sequence[str]] = (),
     precisions: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
 ) -> ExportResult:
     """Exports `module` as the next version of the model in the folder `path`.
 
@@ -70,6 +71,9 @@ def export(
         default precision that fails is skipped, see the result's reason. Each one multiplies the
         export time. Pair only.
 
+    output_names: a name for each output, in order. None: dict keys, fields of dataclasses and named
+        tuples, and "output__0", "output__1" and so on for other outputs.
+
     Before it publishes the package, the export reads it back and compares outputs, gradients and
     buffers with the module, for batches of 1, 2, 7 and 33 rows.
 
@@ -86,4 +90,4 @@ def export(
     """
     from braid.exporter import export_model
 
-    return export_model(module, example_inputs, path, format, stages, precisions)
+    return export_model(module, example_inputs, path, format, stages, precisions, output_names)

@@ -24,10 +24,13 @@ def export_model(
     format: str,
     stages: Sequence[Sequence[str]],
     precisions: Sequence[str] | None,
+    output_names: Sequence[str] | None,
 ) -> ExportResult:
     """Exports `module`; see `braid.export`."""
     note = torch_versions.check()
     from braid.exporter.export import export_checked
 
-    result = export_checked(module, example_inputs, Path(path), format, stages, precisions)
+    result = export_checked(
+        module, example_inputs, Path(path), format, stages, precisions, output_names
+    )
     return replace(result, notes=(*result.notes, note)) if note else result

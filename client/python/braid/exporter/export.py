@@ -20,7 +20,7 @@ from braid.exporter.formats.config import Batching
 from braid.exporter.formats.precisions import DTYPES, PrecisionError, Precisions
 from braid.exporter.model import run_context
 from braid.exporter.model.run_context import quiet_torch
-from braid.exporter.model.signature import named_inputs
+from braid.exporter.model.signature import NamesMismatch, check_output_names, named_inputs
 from braid.exporter.model.snapshot import restored
 from braid.exporter.model.state import contiguous_copy, device_of, state_entries
 from braid.exporter.trace.stages import StageMismatch, check_paths
@@ -52,6 +52,7 @@ class _Request:
     batching: Batching
     any_size: Mapping[str, Sequence[int]]
     notes: list[str]
+    output_names: list[str]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def export_checked(
     format: str,
     stages: Sequence[Sequence[str]],
     precisions: Sequence[str] | None,
+    output_names: Sequence[str] | None,
 ) -> ExportResult:
     """Exports the module; see `braid.export`."""
     if not isinstance(module, nn.Module):
@@ -83,6 +85,7 @@ def export_checked(
         raise ValueError(f"format: '{format}' (expected one of {', '.join(_FORMATS)})")
     _check_is_not_wrapped(module)
     inputs = named_inputs(module, example_inputs)
+    names = check_output_names(output_names)
     chains = _chains(module, stages)
     device = device_of(module)
     for name, tensor in inputs.items():
@@ -97,12 +100,12 @@ def export_checked(
         progress.stage("testing whether rows depend on each other")
         inputs = {name: contiguous_copy(each) for name, each in inputs.items()}
         with restored(module):
-            independence = row_independence.check(module, inputs)
+            independence = row_independence.check(module, inputs, names)
         declared = config.read_declared(path / "config.pbtxt")
         batching, notes = _batching(independence, declared, path / "config.pbtxt")
         any_size = {} if declared is None else declared.any_size
         request = _Request(
-            module, inputs, validated, chains, independence, batching, any_size, notes
+            module, inputs, validated, chains, independence, batching, any_size, notes, names
         )
         return _export(request, path, format)
 
@@ -189,7 +192,7 @@ def _export(request: _Request, path: Path, format: str) -> ExportResult:
         return _write(format, _WRITERS[format], request, path)
     try:
         return _write("pair", _write_pair, request, path)
-    except StageMismatch:
+    except (StageMismatch, NamesMismatch):
         raise
     except ExportError as error:
         first = str(error)
@@ -253,6 +256,7 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
                 request.precisions,
                 request.chains,
                 request.independence,
+                request.output_names,
             )
         made, reader = _write_checked(folder, request.module, made, request.precisions)
         notes = _add_self_test(folder, made, reader)
@@ -308,7 +312,12 @@ def _device_note(device: torch.device) -> str:
 
 def _write_torchscript(folder: Path, request: _Request) -> _Written:
     script = torchscript.write(
-        folder, request.module, request.inputs, request.batching, request.any_size
+        folder,
+        request.module,
+        request.inputs,
+        request.batching,
+        request.any_size,
+        request.output_names,
     )
     return _Written(
         "pytorch_libtorch", "model.pt", script.inputs, script.outputs, script.reason, script.notes
@@ -316,7 +325,9 @@ def _write_torchscript(folder: Path, request: _Request) -> _Written:
 
 
 def _write_aot(folder: Path, request: _Request) -> _Written:
-    compiled = aot.write(folder, request.module, request.inputs, request.batching)
+    compiled = aot.write(
+        folder, request.module, request.inputs, request.batching, request.output_names
+    )
     return _Written("torch_aoti", "model.pt2", compiled.inputs, compiled.outputs, compiled.reason)
 
 

@@ -87,9 +87,12 @@ def test_options_set_arguments_weights_and_precision(models, monkeypatch):
 
 
 def test_existing_module_is_exported(models, capsys):
-    assert main(["export", "shell_models:ready", "net", *INPUTS, "--precision", "none"]) == 0
+    names = ["--output-name", "scores"]
+    assert main(["export", "shell_models:ready", "net", *INPUTS, "--precision", "none", *names]) == 0
     assert capsys.readouterr().out == "net/1: pair\n"
-    assert ExportedPair(models / "net/1").tensors["features.bias"].shape == (3,)
+    pair = ExportedPair(models / "net/1")
+    assert pair.tensors["features.bias"].shape == (3,)
+    assert [each["name"] for each in pair.part()["outputs"]] == ["scores"]
 
 
 def test_result_is_printed_as_json(models, capsys):

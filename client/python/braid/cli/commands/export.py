@@ -84,6 +84,11 @@ _INPUT = "NAME=DTYPE[:DIMS][@LOW..HIGH]"
     "in float32, and float16 on a GPU]",
 )
 @option(
+    "--output-name", "output_names", multiple=True, metavar="NAME",
+    help="Name an output; repeat for each output, in order [default: the names that the module "
+    "gives them, else output__0 and so on]",
+)
+@option(
     "--rows", type=POSITIVE, default=4, show_default=True, metavar="N",
     help="Number of rows of random inputs",
 )
@@ -103,6 +108,7 @@ def command(
     format: Any,
     stages: Sequence[str],
     precisions: Sequence[str],
+    output_names: Sequence[str],
     rows: int,
     seed: int,
 ) -> None:
@@ -124,6 +130,7 @@ def command(
             format,
             stages=[chain.split(",") for chain in stages],
             precisions=[each for each in precisions if each != "none"] if precisions else None,
+            output_names=output_names or None,
         )
     except ExportError as error:
         raise errors.Failure(str(error)) from error

@@ -130,7 +130,7 @@ def _run_watched(
         watch = OperatorCheck(device, fixed, buffers, replaced)
         try:
             with watch, tensors_placed(part.module, part.entries, state):
-                names, outputs = flatten_outputs(call(part.module, inputs))
+                names, outputs = flatten_outputs(call(part.module, inputs), part.given_names)
         except ExportError:
             raise
         except Exception as error:

@@ -151,14 +151,16 @@ class RowIndependence:
         return {"result": self.result, "evidence": self.evidence}
 
 
-def check(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> RowIndependence:
+def check(
+    module: nn.Module, inputs: Mapping[str, torch.Tensor], output_names: Sequence[str] = ()
+) -> RowIndependence:
     """Runs `module` on batches built from the rows of `inputs`, and restores it.
 
     Does not raise: the result for a module that fails is UNDECIDED.
     """
     try:
         with bindings_restored(module), snapshot.attributes_restored(module), torch.no_grad():
-            test = _Test(module, dict(inputs))
+            test = _Test(module, dict(inputs), output_names)
             with _threads(test.threads):
                 return test.result()
     except _Decided as decided:
@@ -180,9 +182,12 @@ class _Decided(Exception):
 class _Subject:
     """Module on a device, run with replaceable weights. Writes only to copies of its state."""
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, module: nn.Module, device: torch.device, output_names: Sequence[str]
+    ) -> None:
         self.device = device
         # The state of a TorchScript module cannot be replaced.
+        self._output_names = output_names
         self._is_copy = any(isinstance(e, torch.jit.ScriptModule) for e in module.modules())
         self._module = copy.deepcopy(module).to(device) if self._is_copy else module
         self._entries = state_entries(self._module)
@@ -197,7 +202,8 @@ class _Subject:
         with in_mode(self._module, False), run_context.seeded(self.device, _SEED):
             before = run_context.random_state(self.device)
             with self._holding(state):
-                outputs = dict(zip(*flatten_outputs(call(self._module, given))))
+                result = call(self._module, given)
+                outputs = dict(zip(*flatten_outputs(result, self._output_names)))
             return outputs, not torch.equal(before, run_context.random_state(self.device))
 
     def _holding(self, state: Tensors) -> Any:
@@ -217,12 +223,14 @@ class _Test:
     threads: number of threads that pays off for the module's cost.
     """
 
-    def __init__(self, module: nn.Module, inputs: Tensors) -> None:
+    def __init__(self, module: nn.Module, inputs: Tensors, output_names: Sequence[str]) -> None:
         device = device_of(module)
-        self.subject = _Subject(module, device)
+        self.subject = _Subject(module, device, output_names)
         # NaN may become an index out of range, which makes the GPU unusable for the process.
         self.on_gpu = device.type == "cuda"
-        self._rehearsal = _Subject(module, torch.device("cpu")) if self.on_gpu else None
+        self._rehearsal = None
+        if self.on_gpu:
+            self._rehearsal = _Subject(module, torch.device("cpu"), output_names)
         weights = self.subject.weights
         self.base, _ = rows.run_varied(inputs, _ROWS, lambda g: self.subject.run(weights, g))
         self._others = _ReplacementRows(inputs, _fewest_embeddings(module), self._takes_integers)

@@ -51,7 +51,7 @@ class Compiled:
     reason: str
 
 
-def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
+def _flat(module: nn.Module, inputs: Iterable[str], output_names: list[str]) -> nn.Module:
     """Wraps the module so that it returns a flat tuple, or a flat dict by server output name."""
 
     class Flat(nn.Module):
@@ -60,7 +60,7 @@ def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
             self.module = module
 
         def forward(self, **given: torch.Tensor) -> Any:
-            names, tensors = flatten_outputs(call(self.module, given))
+            names, tensors = flatten_outputs(call(self.module, given), output_names)
             if all(name == f"output__{place}" for place, name in enumerate(names)):
                 return tuple(tensors)
             return dict(zip(names, tensors))
@@ -74,11 +74,16 @@ def _flat(module: nn.Module, inputs: Iterable[str]) -> nn.Module:
 
 
 def write(
-    folder: Path, module: nn.Module, inputs: dict[str, torch.Tensor], batching: Batching
+    folder: Path,
+    module: nn.Module,
+    inputs: dict[str, torch.Tensor],
+    batching: Batching,
+    output_names: list[str],
 ) -> Compiled:
     """Writes model.pt2, then loads it and compares it with the module.
 
     batching: unless NONE, dim 0 of every output must be the batch.
+    output_names: names to use instead of the module's, or empty.
     """
     device = device_of(module)
     _check_compiler(device)
@@ -89,14 +94,14 @@ def write(
     progress.stage("compiling the module")
     with restored(module):
         with in_mode(module, False), torch.no_grad(), run_context.seeded(device, 0):
-            _compile(module, inputs, path)
+            _compile(module, inputs, path, output_names)
     with in_mode(module, False), torch.no_grad(), run_context.seeded(device, 0):
         progress.stage("comparing with the module")
         loaded = torch._inductor.aoti_load_package(str(path))
         shapes = []
         for batch in BATCHES:
             given, (names, expected, drawn) = rows.run_varied(
-                inputs, batch, lambda given: _run(module, given, device)
+                inputs, batch, lambda given: _run(module, given, device, output_names)
             )
             with default_dtype.server_default():
                 got = flatten_outputs(loaded(**_copies(given)))[1]
@@ -119,12 +124,15 @@ def write(
 
 
 def _run(
-    module: nn.Module, given: dict[str, torch.Tensor], device: torch.device
+    module: nn.Module,
+    given: dict[str, torch.Tensor],
+    device: torch.device,
+    output_names: list[str],
 ) -> tuple[list[str], list[torch.Tensor], bool]:
     """Returns output names, outputs, and True if forward drew random numbers."""
     before = run_context.random_state(device)
     with restored(module):
-        names, outputs = flatten_outputs(call(module, _copies(given)))
+        names, outputs = flatten_outputs(call(module, _copies(given)), output_names)
     return names, outputs, not torch.equal(before, run_context.random_state(device))
 
 
@@ -149,13 +157,15 @@ def _check_compiler(device: torch.device) -> None:
         )
 
 
-def _compile(module: nn.Module, inputs: dict[str, torch.Tensor], path: Path) -> None:
+def _compile(
+    module: nn.Module, inputs: dict[str, torch.Tensor], path: Path, output_names: list[str]
+) -> None:
     count = max(2, *(each.shape[0] for each in inputs.values()))
     examples = {name: rows.repeat_rows(each, count) for name, each in inputs.items()}
     batch = torch.export.Dim("batch", min=1, max=_LARGEST)
     shapes = {name: {0: batch} for name in inputs}
     try:
-        flat = _flat(module, inputs)
+        flat = _flat(module, inputs, output_names)
         try:
             # Otherwise the trace treats one row as a special case and requires two or more.
             with symbolic_shapes.patch(backed_size_oblivious=True):

@@ -113,18 +113,20 @@ def make_pair(
     precisions: Precisions,
     chains: list[list[str]],
     row_independence: RowIndependence,
+    output_names: list[str],
 ) -> Pair:
     """Traces the module in all precisions.
 
     precisions: in addition to the model's own.
     chains: pipelines, as lists of submodule paths.
     row_independence: result that the package records.
+    output_names: names to use instead of the module's, or empty.
     """
     _check_is_python(module)
     _check_mode_switch(module)
     device = device_of(module)
     state = state_entries(module)
-    whole = Part("", module, state, inputs)
+    whole = Part("", module, state, inputs, given_names=output_names)
     parts = [whole, *stages.make_parts(whole, chains, device)]
     progress.stage("checking forward and backward")
     for part in parts:

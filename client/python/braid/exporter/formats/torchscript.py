@@ -79,7 +79,7 @@ class _Loaded:
     def _run(self, script: Any, given: dict[str, torch.Tensor], training: bool) -> Any:
         script.train(training)
         with run_context.seeded(self._device, _SEED):
-            return _run(script, given)[1]
+            return _run(script, given, [])[1]
 
 
 class _Renormalization(TorchDispatchMode):
@@ -106,12 +106,14 @@ def write(
     inputs: dict[str, torch.Tensor],
     batching: Batching,
     any_size: Mapping[str, Sequence[int]],
+    output_names: list[str],
 ) -> Script:
     """Writes model.pt, then loads it and compares it with the module.
 
     batching: unless NONE, dim 0 of every output must be the batch.
     any_size: dims of each input that should take any size. Unless they also take twice the size of
         the example, they are fixed in the result.
+    output_names: names to use instead of the module's, or empty.
     """
     hooks.check_modules(module)
     if foreign := [name for name in inputs if not name.isascii()]:
@@ -125,17 +127,17 @@ def write(
     progress.stage("comparing with the module")
     loaded = _Loaded(path, device_of(module))
     outputs = [
-        _compare(module, loaded, inputs, batch, training=False, batching=batching)
+        _compare(module, loaded, inputs, batch, False, batching, output_names)
         for batch in BATCHES
     ]
     if not reason:
         for batch in BATCHES[1:]:
-            _compare(module, loaded, inputs, batch, training=True, batching=batching)
+            _compare(module, loaded, inputs, batch, True, batching, output_names)
     free: Mapping[str, Sequence[int]] = {}
     if any(any_size.values()):
         try:
             larger = {name: _double(each, any_size.get(name, ())) for name, each in inputs.items()}
-            outputs.append(_compare(module, loaded, larger, 2, training=False, batching=batching))
+            outputs.append(_compare(module, loaded, larger, 2, False, batching, output_names))
             free = any_size
         except ExportError:
             pass  # The model takes only the example's sizes.
@@ -171,7 +173,7 @@ def _row_sizes(example: torch.Tensor, any_size: Sequence[int]) -> list[int]:
 def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.jit.ScriptModule, str]:
     """Returns the script, or a trace with the reason for it."""
     with torch.no_grad(), _Renormalization() as renormalization:
-        _run_plain(module, inputs, device_of(module), False)
+        _run_plain(module, inputs, device_of(module), False, [])
     check_evaluation_is_repeatable(module, inputs)
     try:
         if renormalization.seen:
@@ -200,18 +202,43 @@ def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.jit
     return traced, reason
 
 
-def _run(module: Any, inputs: dict[str, torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
+def _run(
+    module: Any, inputs: dict[str, torch.Tensor], output_names: list[str]
+) -> tuple[list[str], list[torch.Tensor]]:
     given = {name: each.clone() for name, each in inputs.items()}  # forward() may write to them.
     try:
-        return flatten_outputs(call(module, given))
+        return _named_outputs(call(module, given), output_names)
     except ExportError:
         raise
     except Exception as error:
         raise export_errors.model_error("forward() fails", error) from error
 
 
+def _named_outputs(
+    result: Any, output_names: list[str]
+) -> tuple[list[str], list[torch.Tensor]]:
+    """Returns the names that config.pbtxt declares, and the tensors.
+
+    The server takes outputs by their keys or in order, so names that are partly keys are not valid.
+    """
+    names, tensors = flatten_outputs(result, output_names)
+    keys = flatten_outputs(result, fields=False)[0]
+    if names == keys or not set(names) & set(keys):
+        return names, tensors
+    if output_names:
+        raise ExportError(
+            f"output_names: {', '.join(names)}, but forward() returns {', '.join(keys)} (expected "
+            "all or none of these names for TorchScript)"
+        )
+    return keys, tensors
+
+
 def _run_plain(
-    module: nn.Module, given: dict[str, torch.Tensor], device: torch.device, training: bool
+    module: nn.Module,
+    given: dict[str, torch.Tensor],
+    device: torch.device,
+    training: bool,
+    output_names: list[str],
 ) -> tuple[list[str], list[torch.Tensor]]:
     """Runs the module and restores it.
 
@@ -219,7 +246,7 @@ def _run_plain(
     depend on them.
     """
     with restored(module), run_context.seeded(device, _SEED), in_mode(module, training):
-        names, outputs = _run(module, given)
+        names, outputs = _run(module, given, output_names)
         return names, [each.clone() for each in outputs]
 
 
@@ -230,12 +257,13 @@ def _compare(
     batch: int,
     training: bool,
     batching: Batching,
+    output_names: list[str],
 ) -> dict[str, torch.Tensor]:
     """Returns the module's outputs. Raises ExportError if those of the script differ."""
     device = device_of(module)
     with torch.no_grad():
         given, (names, expected) = rows.run_varied(
-            inputs, batch, lambda given: _run_plain(module, given, device, training)
+            inputs, batch, lambda given: _run_plain(module, given, device, training, output_names)
         )
         got = script.run(given, training)
     for name, one, other in zip(names, expected, got, strict=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -154,13 +156,52 @@ def _check_input(name: str, value: Any) -> None:
         raise ValueError(f"input '{name}' has no rows (expected at least one)")
 
 
-def flatten_outputs(result: Any) -> tuple[list[str], list[torch.Tensor]]:
-    """Returns the names and tensors of forward's result, named as by the server."""
+class NamesMismatch(ExportError):
+    """The number of output names is not that of the outputs."""
+
+
+def check_output_names(names: Sequence[str] | None) -> list[str]:
+    """Returns the argument `output_names` as a list, empty for None.
+
+    Raises TypeError or ValueError for names that a server does not accept.
+    """
+    if names is None:
+        return []
+    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
+        raise TypeError(f"output_names: {names!r} (expected a list of str)")
+    checked = list(names)
+    for place, name in enumerate(checked):
+        if not name or checked.count(name) > 1:
+            raise ValueError(f"output_names: '{name}' (expected names that are not empty or equal)")
+        number = re.search(r"__(\d+)$", name)
+        if number and int(number[1]) != place:
+            raise ValueError(
+                f"output_names: '{name}' is output {place} (a name that ends in __<number> means "
+                "the output with that number)"
+            )
+    return checked
+
+
+def flatten_outputs(
+    result: Any, given: Sequence[str] = (), *, fields: bool = True
+) -> tuple[list[str], list[torch.Tensor]]:
+    """Returns the names and tensors of forward's result.
+
+    Names are dict keys and the fields of dataclasses and named tuples, else output__<index>.
+
+    given: names to use instead. Raises NamesMismatch unless there is one for each output.
+    fields: False: indices for named tuples, as the server names the outputs of TorchScript.
+    """
     leaves: list[tuple[str, torch.Tensor]] = []
-    _flatten_into(result, "", leaves)
+    _flatten_into(result, "", leaves, fields)
     if not leaves:
         raise ExportError("forward() returns no tensor (expected at least one)")
     names = [path or f"output__{place}" for place, (path, _) in enumerate(leaves)]
+    if given and len(given) != len(names):
+        raise NamesMismatch(
+            f"output_names: {len(given)} names for the {len(names)} outputs {', '.join(names)}"
+        )
+    names = list(given) or names
     for name in names:
         if names.count(name) > 1:
             raise ExportError(f"forward() returns two tensors named '{name}'")
@@ -182,14 +223,16 @@ def check_batch_dim(name: str, output: torch.Tensor, batch: int) -> None:
         )
 
 
-def _flatten_into(value: Any, path: str, leaves: list) -> None:
+def _flatten_into(value: Any, path: str, leaves: list, fields: bool) -> None:
     if value is None:
         return  # The server omits it.
     if isinstance(value, torch.Tensor):
         leaves.append((path, value))
+    elif fields and isinstance(value, tuple) and hasattr(value, "_fields"):
+        _flatten_into(dict(zip(value._fields, value)), path, leaves, fields)
     elif isinstance(value, (tuple, list)):
         for index, element in enumerate(value):
-            _flatten_into(element, f"{path}.{index}" if path else "", leaves)
+            _flatten_into(element, f"{path}.{index}" if path else "", leaves, fields)
     elif isinstance(value, Mapping):
         for key, element in value.items():
             if not isinstance(key, str):
@@ -197,9 +240,12 @@ def _flatten_into(value: Any, path: str, leaves: list) -> None:
                     f"forward() returns a dict with {type_with_article(key)} as key "
                     f"(expected a str)"
                 )
-            _flatten_into(element, f"{path}.{key}" if path else key, leaves)
+            _flatten_into(element, f"{path}.{key}" if path else key, leaves, fields)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        named = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        _flatten_into(named, path, leaves, fields)
     else:
         raise ExportError(
             f"forward() returns {type_with_article(value)} "
-            f"(expected tensors or None, or tuples, lists or dicts of them)"
+            f"(expected tensors or None, or tuples, lists, dicts or dataclasses of them)"
         )

@@ -50,6 +50,7 @@ class Part:
     entries: state of the part, named as in the whole model.
     inputs: examples by name.
     names: output names.
+    given_names: output names to use instead of the module's, or empty.
     copied: by training mode, True for each output that must be copied to own its memory.
     datatypes: by training mode and precision, dtypes of inputs that the previous stage computes
         under autocast.
@@ -64,6 +65,7 @@ class Part:
     inputs: dict[str, torch.Tensor]
     input_gradients: bool = False
     names: list[str] = field(default_factory=list)
+    given_names: list[str] = field(default_factory=list)
     copied: dict[bool, list[bool]] = field(default_factory=dict)
     datatypes: dict[tuple[bool, torch.dtype], dict[str, torch.dtype]] = field(default_factory=dict)
     raised: dict[tuple[bool, torch.dtype | None], set[Place]] = field(default_factory=dict)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from e2e.support.server import ROOT, Server
@@ -19,9 +21,9 @@ MEASUREMENT = [
 ]
 
 
-def measure(server: Server, *options: str) -> None:
-    """Runs perf_analyzer on the model mlp. Checks the exit code and that a throughput is printed."""
-    command = [str(SCRIPT), "-m", "mlp", "-i", "grpc", "-u", server.address]
+def measure(server: Server, *options: str, model: str = "mlp") -> None:
+    """Runs perf_analyzer on a model. Checks the exit code and that a throughput is printed."""
+    command = [str(SCRIPT), "-m", model, "-i", "grpc", "-u", server.address]
     done = subprocess.run(
         [*command, "--concurrency-range=4", *MEASUREMENT, *options],
         capture_output=True,
@@ -40,6 +42,17 @@ def measure(server: Server, *options: str) -> None:
 @pytest.mark.parametrize("rows", [1, 32, 1000])
 def test_perf_analyzer_runs(serve: Callable[[str], Server], rows: int) -> None:
     measure(serve("cpu*2"), "-b", str(rows))
+
+
+def test_perf_analyzer_sends_integers_of_a_file(
+    serve: Callable[[str], Server], tmp_path: Path
+) -> None:
+    """Random bits, its default, are no indices of an embedding."""
+    file = tmp_path / "requests.json"
+    rows = [[3, 1, 4, 1, 5], [9, 2, 6, 5, 999]]
+    data = [{"INPUT__0": {"content": row, "shape": [5]}} for row in rows]
+    file.write_text(json.dumps({"data": data}))
+    measure(serve("cpu*2"), "-b", "4", "--input-data", str(file), model="sentences")
 
 
 def test_perf_analyzer_runs_with_a_stream(serve: Callable[[str], Server]) -> None:

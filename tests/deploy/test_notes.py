@@ -47,6 +47,35 @@ def test_notes_list_addresses(chart: Path) -> None:
     assert "numbered 0 to 2" in trainers
 
 
+def test_notes_name_the_image(chart: Path) -> None:
+    build = "build the image braid:0.1.0 as deploy/docker/README.md says"
+    assert build in " ".join(minimal(chart, {}).split())
+    pushed = minimal(chart, {"image": {"repository": "registry.example.com/braid", "tag": "1-cpu"}})
+    assert "image registry.example.com/braid:1-cpu" in pushed
+    assert "deploy/docker" not in pushed
+
+
+def test_notes_show_a_client_and_the_test(chart: Path) -> None:
+    server = "braid --server=braid.models.svc:8001"
+    text = minimal(chart, {})
+    assert f"  {server} --ca=ca.crt --token_file=token models\n" in text
+    assert '  - podSelector:\n      matchLabels:\n        braid-client: "true"' in text
+    assert "set test.model and test.inputs" in text
+    mutual = {"auth": {"tokensSecret": "", "certificatesSecret": "a"}, "tls": {"clientCASecret": "b"}}
+    certificate = "--cert=tls.crt --key=tls.key"
+    assert f"  {server} --ca=ca.crt {certificate} models\n" in minimal(chart, mutual)
+    open_access = {
+        "auth": {"tokensSecret": "", "allowUnauthenticated": True},
+        "tls": {"secretName": ""},
+        "networkPolicy": {"enabled": False},
+        "test": {"model": "mlp", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4]}]},
+    }
+    text = minimal(chart, open_access)
+    assert f"  {server} models\n" in text
+    assert "podSelector" not in text
+    assert "  helm --namespace models test braid\n" in text
+
+
 def test_notes_list_the_ingress(chart: Path) -> None:
     ingress = {"enabled": True, "hosts": [{"host": "braid.example.com"}]}
     plaintext = minimal(chart, {"ingress": ingress})

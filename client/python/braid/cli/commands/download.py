@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from braid import _download
 from braid.cli import options, settings
 from braid.cli.options import Flags, Word, option, pass_flags
 from braid.cli.output import bytes_text, print_json, print_line
@@ -21,6 +20,8 @@ from braid.cli.output import bytes_text, print_json, print_line
 )  # fmt: skip
 @pass_flags
 def command(flags: Flags, trainer: str, file: str, format: str | None) -> None:
+    from braid import _download
+
     try:
         format = format or _download.format_of(file)
     except ValueError as error:

@@ -110,6 +110,15 @@ def test_queries_are_valid_promql(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_runbook_names_existing_panels() -> None:
+    text = " ".join((ROOT / "docs/runbook.md").read_text().split())
+    titles = {path.stem: {panel["title"] for panel in panels(read(path))} for path in FILES}
+    dashboard = r"(Fleet|GPUs|Inference|Training)\*"
+    named = re.findall(rf"\*{dashboard}, \*(?!{dashboard})([^*]+)\*", text)
+    assert named
+    assert [(name, title) for name, _, title in named if title not in titles[name.lower()]] == []
+
+
 def test_gpu_dashboard_starts_with_utilization() -> None:
     first = panels(read(GRAFANA / "dashboards/gpus.json"))[0]
     assert "braid_gpu_utilization_ratio" in first["targets"][0]["expr"]

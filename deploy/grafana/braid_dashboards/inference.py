@@ -59,24 +59,23 @@ def now() -> list:
 def replies() -> list:
     failed = q.rate("braid_requests_total", q.MODEL, q.INFERENCE, 'code!="OK"')
     by_code = q.total(failed, *MODEL, "code")
+    latency = "From arrival to reply. Replies on a stream keep the order of its requests."
     return [
-        graph("Latency", SECONDS,
-              "From arrival to reply: p50 and p99. Replies on a stream keep the order of its "
-              "requests.",
-              Query(q.quantile(0.5, DURATION, *REQUESTS, by=MODEL), NAME + " p50"),
-              Query(q.quantile(0.99, DURATION, *REQUESTS, by=MODEL), NAME + " p99"),
-              width=12, height=12),
+        graph("Latency p50 by model", SECONDS, latency,
+              Query(q.quantile(0.5, DURATION, *REQUESTS, by=MODEL), NAME), width=12, height=10),
+        graph("Latency p99 by model", SECONDS, latency,
+              Query(q.quantile(0.99, DURATION, *REQUESTS, by=MODEL), NAME), width=12, height=10),
         graph("Requests", PER_SECOND,
               "Completed inference requests: ModelInfer calls and each request of a stream.",
               Query(q.total(q.rate("braid_requests_total", *REQUESTS), *MODEL), NAME),
-              stacked=True, width=12, height=12),
+              stacked=True, width=12, height=10),
         graph("Errors by code", PER_SECOND,
               "Inference requests that did not end with OK. The model of a request is unknown if "
               "the server does not have it.",
               Query(f'label_replace({by_code}, "model", "unknown model", "model", "")',
-                    NAME + " {{code}}"), stacked=True, calcs=()),
+                    NAME + " {{code}}"), stacked=True, width=12, height=10, calcs=()),
         spread("Latency distribution", SECONDS, "Number of requests by latency.",
-               Query(q.total(q.rise(f"{DURATION}_bucket", *REQUESTS), "le"), "{{le}}"), width=16),
+               Query(q.total(q.rise(f"{DURATION}_bucket", *REQUESTS), "le"), "{{le}}"), width=24),
     ]  # fmt: skip
 
 
@@ -95,8 +94,8 @@ def queue() -> list:
               Query(q.quantile(0.5, WAIT, q.MODEL, by=MODEL), NAME + " p50"),
               Query(q.quantile(0.99, WAIT, q.MODEL, by=MODEL), NAME + " p99"), calcs=()),
         graph("Fraction of time in the queue", RATIO,
-              "Time in the queue as a fraction of a request's latency. Near 1: more devices help. "
-              "Near 0: only a faster model helps.",
+              "Time in the queue as a fraction of a request's latency. Near 100 %: more devices "
+              "help. Near 0: only a faster model helps.",
               Query(q.defined(f"{waited} / {took}"), NAME), most=1),
         graph("Rows per batch", PLAIN, "Size of the batches: mean and p99.",
               Query(q.average(sizes, q.MODEL, by=MODEL), NAME + " mean"),

@@ -84,7 +84,8 @@ def server(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with Prometheus(dashboard_load.configuration(server), tmp_path_factory.mktemp("prometheus")) as running:
+    directory = tmp_path_factory.mktemp("prometheus")
+    with Prometheus(dashboard_load.configuration(server), directory) as running:
         yield running
 
 

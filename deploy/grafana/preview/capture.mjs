@@ -2,9 +2,10 @@
 //
 // usage: node capture.mjs PROMETHEUS START END OUTPUT DASHBOARD.json...
 //
-// PROMETHEUS is the address of a server, START and END are Unix seconds. Writes OUTPUT/NAME.png for
-// each dashboard and OUTPUT/panels.json: for each dashboard, its panels with title, type, hasData and
-// the error of their queries. Exits with status 1 if a dashboard cannot be drawn.
+// PROMETHEUS is the address of a server, START and END are Unix seconds. Writes, for each dashboard,
+// OUTPUT/NAME.png and OUTPUT/NAME-top.png, the part above the second row's title. OUTPUT/panels.json
+// has the panels of each dashboard with title, type, hasData and the error of their queries. Exits
+// with status 1 if a dashboard cannot be drawn.
 
 import { createServer } from 'node:http';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
@@ -69,6 +70,9 @@ try {
       throw new Error(`${name}: ${failure}`);
     }
     await page.screenshot({ path: join(output, `${name}.png`), fullPage: true });
+    const { y: height } = await page.locator('.row').nth(1).boundingBox();
+    const clip = { x: 0, y: 0, width: 1600, height };
+    await page.screenshot({ path: join(output, `${name}-top.png`), fullPage: true, clip });
     panels[name] = await page.evaluate(() => window.panels);
     await page.close();
   }

@@ -22,7 +22,9 @@ FAKE_NVML = BINARY.parents[1] / "lib/libfake_nvml.so"
 
 
 def fake_driver(directory: Path) -> dict[str, str]:
-    """Environment in which a server finds the fake NVML, with two GPUs, as the driver's library."""
+    """Environment in which a server finds the fake NVML, with two GPUs, as the driver's library.
+    Makes `directory`."""
+    directory.mkdir(exist_ok=True)
     (directory / "libnvidia-ml.so.1").symlink_to(FAKE_NVML.resolve(strict=True))
     return {"LD_LIBRARY_PATH": str(directory)}
 
@@ -66,12 +68,16 @@ def fail(client: braid.Client, stub: protocol.Stub) -> None:
 def train(trainer: braid.Trainer) -> None:
     for x, target in oracle.batches_of("chain", "cross_entropy", rows=97, steps=5):
         trainer.step({"x": x}, {"target": target})
+
+
+def train_and_save(trainer: braid.Trainer) -> None:
+    train(trainer)
     trainer.save_checkpoint()
 
 
 def create_trainer(client: braid.Client) -> braid.Trainer:
     options = {"loss": "cross_entropy", "optimizer": {"name": "SGD", "lr": 0.1}}
-    return client.create_trainer("chain", name="kept", clip_grad_norm=1.0, **options)
+    return client.create_trainer("chain", name="chain-sgd", clip_grad_norm=1.0, **options)
 
 
 def calls(
@@ -83,7 +89,7 @@ def calls(
         lambda: stream(stub, "mlp"),
         lambda: stream(stub, STREAMED),
         lambda: fail(client, stub),
-        lambda: train(trainer),
+        lambda: train_and_save(trainer),
     )
 
 
@@ -113,13 +119,18 @@ class Load:
             self._failures.append(failure)
 
 
-def configuration(server: Server) -> dict:
-    """Settings of deploy/prometheus for one server, scraped each second."""
+def configuration(*servers: Server, seconds: int = 1) -> dict:
+    """Settings of deploy/prometheus for the servers braid-0:8002, braid-1:8002 and so on. They are
+    scraped every `seconds`."""
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yaml").read_text())
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["global"] = {"scrape_interval": f"{seconds}s", "evaluation_interval": f"{seconds}s"}
     config["rule_files"] = [str(path) for path in RULES]
     config["scrape_configs"][0]["static_configs"] = [
-        {"targets": [f"127.0.0.1:{server.ready['metrics_port']}"]}
+        {
+            "targets": [f"127.0.0.1:{server.ready['metrics_port']}"],
+            "labels": {"instance": f"braid-{number}:8002"},
+        }
+        for number, server in enumerate(servers)
     ]
     config["scrape_configs"] = config["scrape_configs"][:1]
     return config

@@ -15,7 +15,7 @@ export const theme = createTheme({ colors: { mode: 'dark' } });
 const keep = (value) => value;
 const standard = ['unit', 'decimals', 'min', 'max', 'displayName', 'noValue', 'color', 'mappings', 'thresholds'];
 const custom = [
-  'lineWidth', 'fillOpacity', 'showPoints', 'stacking', 'thresholdsStyle', 'axisSoftMax', 'align',
+  'lineWidth', 'lineStyle', 'fillOpacity', 'showPoints', 'stacking', 'thresholdsStyle', 'axisSoftMax', 'align',
   'cellOptions', 'inspect', 'width',
 ];
 const registry = new FieldConfigOptionsRegistry(() => [

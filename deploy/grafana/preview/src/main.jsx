@@ -49,7 +49,7 @@ function Panel({ loaded, range, column }) {
               <Drawing panel={panel} frames={frames} width={innerWidth} height={innerHeight} range={range} />
             </Guard>
           ) : (
-            <div className="empty">{report.error ?? 'No data'}</div>
+            <div className="empty">{report.error ?? panel.fieldConfig.defaults.noValue ?? 'No data'}</div>
           )
         }
       </PanelChrome>
@@ -86,9 +86,9 @@ async function untilStable(element) {
 async function main() {
   const parameters = new URLSearchParams(location.search);
   const range = { start: Number(parameters.get('start')), end: Number(parameters.get('end')) };
-  range.step = Math.max(Math.ceil((range.end - range.start) / 240), 1);
-  // Grafana's definition of $__rate_interval.
+  // Grafana's definitions of the step and of $__rate_interval.
   const scrapeInterval = await readScrapeInterval();
+  range.step = Math.max(Math.ceil((range.end - range.start) / 240), scrapeInterval);
   range.rateInterval = Math.max(range.step + scrapeInterval, 4 * scrapeInterval);
   range.start -= range.start % range.step;
   const timeRange = { from: dateTime(range.start * 1000), to: dateTime(range.end * 1000) };

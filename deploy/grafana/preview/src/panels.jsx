@@ -53,7 +53,7 @@ function Bars({ panel, frames, width, height }) {
           width={width} height={height} orientation={orientation ?? VizOrientation.Horizontal} theme={theme}
           itemSpacing={8} lcdCellWidth={8} displayMode={options.displayMode}
           showUnfilled={options.showUnfilled} valueDisplayMode={options.valueMode}
-          namePlacement={options.namePlacement}
+          namePlacement={options.namePlacement} text={options.text}
         />
       )}
     />

@@ -1,8 +1,10 @@
 // The two panel types that Grafana keeps outside of @grafana/ui, drawn with its plot and theme.
 
-import { FieldType, getFieldDisplayName, outerJoinDataFrames } from '@grafana/data';
-import { UPlotChart, UPlotConfigBuilder } from '@grafana/ui';
+import { FieldType, getFieldDisplayName } from '@grafana/data';
+import { LegendDisplayMode, measureText, UPlotChart, UPlotConfigBuilder, VizLegend, VizLayout } from '@grafana/ui';
 import { theme } from './fields';
+
+const fontSize = 12;
 
 function timeAxis(builder, range) {
   builder.addScale({
@@ -15,14 +17,19 @@ function timeAxis(builder, range) {
   builder.addAxis({ scaleKey: 'x', isTime: true, placement: 'bottom', timeZone: 'utc', theme });
 }
 
-function rowAxis(builder, names) {
+// Names the rows from bottom to top: as many of them as there is room for.
+function rowAxis(builder, names, height) {
+  const every = Math.ceil((names.length * 1.5 * fontSize) / height);
+  const shown = names.map((_, row) => row).filter((row) => row % every === 0);
+  const width = Math.max(...names.map((name) => measureText(name, fontSize).width));
   builder.addScale({ scaleKey: 'y', isTime: false, orientation: 1, direction: 1, range: () => [0, names.length] });
   builder.addAxis({
     scaleKey: 'y',
     placement: 'left',
     theme,
-    splits: () => names.map((_, row) => row + 0.5),
-    values: () => names,
+    size: width + 18,
+    splits: () => shown.map((row) => row + 0.5),
+    values: () => shown.map((row) => names[row]),
     grid: { show: false },
   });
 }
@@ -31,13 +38,31 @@ function Plot({ builder, data, width, height, range }) {
   return <UPlotChart config={builder} data={data} width={width} height={height} timeRange={range} />;
 }
 
-// Rows of colored intervals; equal neighbours are merged.
-export function StateTimeline({ frames, width, height, range }) {
+// Rows of colored intervals; equal neighbours are merged. The legend names the states.
+export function StateTimeline(props) {
+  const { width, height, panel } = props;
+  const states = Object.values(panel.fieldConfig.defaults.mappings[0].options);
+  const items = states.map(({ text, color }) => ({
+    label: text, color: theme.visualization.getColorByName(color), yAxis: 1,
+  }));
+  const legend = (
+    <VizLayout.Legend placement="bottom">
+      <VizLegend items={items} displayMode={LegendDisplayMode.List} placement="bottom" />
+    </VizLayout.Legend>
+  );
+  return (
+    <VizLayout width={width} height={height} legend={legend}>
+      {(plotWidth, plotHeight) => <States {...props} width={plotWidth} height={plotHeight} />}
+    </VizLayout>
+  );
+}
+
+function States({ frames, width, height, range }) {
   const fields = frames.map((frame) => frame.fields.find(({ type }) => type === FieldType.number));
   const times = frames[0].fields[0].values;
   const builder = new UPlotConfigBuilder('utc');
   timeAxis(builder, range);
-  rowAxis(builder, fields.map((field, i) => getFieldDisplayName(field, frames[i])));
+  rowAxis(builder, fields.map((field, i) => getFieldDisplayName(field, frames[i])), height);
   fields.forEach(() => builder.addSeries({ scaleKey: 'y', theme, show: true, pathBuilder: () => null, lineWidth: 0, showPoints: 'never' }));
   builder.addHook('draw', (u) => {
     fields.forEach((field, row) => {
@@ -84,7 +109,7 @@ export function Heatmap({ frames, width, height, range }) {
     }
     const { text, suffix } = display(bound);
     return `${text}${suffix ?? ''}`;
-  }));
+  }), height);
   buckets.forEach(() => builder.addSeries({ scaleKey: 'y', theme, show: true, pathBuilder: () => null, lineWidth: 0, showPoints: 'never' }));
   builder.addHook('draw', (u) => {
     counts.forEach((row, bucket) => {
@@ -92,7 +117,7 @@ export function Heatmap({ frames, width, height, range }) {
       const bottom = u.valToPos(bucket, 'y', true) - 1;
       row.forEach((count, i) => {
         if (count > 1e-9) {
-          const left = u.valToPos(times[i] - step, 'x', true);
+          const left = Math.max(u.valToPos(times[i] - step, 'x', true), u.bbox.left);
           const right = u.valToPos(times[i], 'x', true) - 1;
           const share = Math.sqrt(count / most);
           u.ctx.fillStyle = `hsl(${210 - 10 * share} ${60 + 30 * share}% ${20 + 60 * share}%)`;

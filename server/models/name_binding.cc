@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "ATen/autocast_mode.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -24,6 +25,12 @@ std::optional<size_t> PositionOf(const std::string& name) {
   return position;
 }
 
+absl::Status Mismatch(absl::string_view message) {
+  absl::Status status = absl::FailedPreconditionError(message);
+  status.SetPayload(kMismatchPayload, absl::Cord());
+  return status;
+}
+
 absl::Status CheckType(const TensorSpec& spec, const at::Tensor& value) {
   if (!value.defined()) {
     return absl::FailedPreconditionError(
@@ -36,9 +43,9 @@ absl::Status CheckType(const TensorSpec& spec, const at::Tensor& value) {
   if (autocast || value.scalar_type() == ToScalarType(spec.type)) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "output '", spec.name, "': the model returned ", c10::toString(value.scalar_type()),
-      " (expected ", DataTypeName(spec.type), ", as configured)"));
+  return Mismatch(absl::StrCat("output '", spec.name, "': the model returned ",
+                               c10::toString(value.scalar_type()), " (expected ",
+                               DataTypeName(spec.type), ", as configured)"));
 }
 
 }  // namespace
@@ -119,14 +126,14 @@ absl::Status CheckNames(const std::vector<TensorSpec>& specs, const std::vector<
     return absl::OkStatus();
   }
   if (unknown == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(kind, "s '", specs.front().name, "' to '", specs.back().name,
-                     "' mix full names and keys; the model ", verb, " ", absl::StrJoin(names, ", "),
-                     " (use the full names, or the keys, for all ", kind, "s)"));
+    return Mismatch(absl::StrCat(kind, "s '", specs.front().name, "' to '", specs.back().name,
+                                 "' mix full names and keys; the model ", verb, " ",
+                                 absl::StrJoin(names, ", "),
+                                 " (use the full names, or the keys, for all ", kind, "s)"));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("unknown ", kind, " '", unknown->name, "'; the model ", verb, " ",
-                   absl::StrJoin(names, ", "), " (name or number all ", kind, "s, or none)"));
+  return Mismatch(absl::StrCat("unknown ", kind, " '", unknown->name, "'; the model ", verb, " ",
+                               absl::StrJoin(names, ", "), " (name or number all ", kind,
+                               "s, or none)"));
 }
 
 // FAILED_PRECONDITION if all `names` are keys and there are fewer `outputs`, none of which is a
@@ -140,9 +147,8 @@ absl::Status CheckOrder(const std::vector<TensorSpec>& outputs,
       NumberedPositions(outputs)) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat("unknown output '", outputs.front().name,
-                                                    "'; the model returns ",
-                                                    absl::StrJoin(names, ", ")));
+  return Mismatch(absl::StrCat("unknown output '", outputs.front().name, "'; the model returns ",
+                               absl::StrJoin(names, ", ")));
 }
 
 }  // namespace
@@ -173,8 +179,8 @@ absl::StatusOr<std::vector<size_t>> BindOutputs(const std::vector<TensorSpec>& o
   std::vector<size_t> positions = Positions(outputs, names);
   for (size_t o = 0; o < outputs.size(); ++o) {
     if (positions[o] >= names.size()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "unknown output '", outputs[o].name, "'; the model returns ", names.size(), " tensors"));
+      return Mismatch(absl::StrCat("unknown output '", outputs[o].name, "'; the model returns ",
+                                   names.size(), " tensors"));
     }
   }
   return positions;

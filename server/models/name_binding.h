@@ -21,6 +21,10 @@ struct OutputLeaf {
   at::Tensor value;  // undefined for None
 };
 
+// Payload of an error that does not depend on the model's input values: the configuration names
+// other tensors or datatypes than the model has.
+inline constexpr char kMismatchPayload[] = "braid/mismatch";
+
 // Returns the number in NAME__<number> of each spec; nullopt unless all are named like this.
 std::optional<std::vector<size_t>> NumberedPositions(const std::vector<TensorSpec>& specs);
 

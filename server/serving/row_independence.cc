@@ -23,6 +23,7 @@
 #include "server/devices/random.h"
 #include "server/devices/run_on.h"
 #include "server/models/input_check.h"
+#include "server/models/name_binding.h"
 #include "server/parallel/host_copy.h"
 
 namespace braid {
@@ -175,6 +176,7 @@ class Tester {
       return outputs.status();
     }
     contradicts_ = outputs.status().GetPayload(kOutputShapePayload).has_value();
+    mismatches_ = outputs.status().GetPayload(kMismatchPayload).has_value();
     failure_ = std::string(outputs.status().message());
     return std::optional<Tensors>();
   }
@@ -189,7 +191,8 @@ class Tester {
   }
 
   // Finds inputs that the model accepts, and its outputs for them. FAILED_PRECONDITION if outputs
-  // contradict the configuration for inputs of known sizes.
+  // contradict the configuration: in their shapes for inputs of known sizes, or in their names or
+  // datatypes.
   absl::Status RunBase() {
     const bool open = HasInput([](const TensorSpec& spec) {
       return std::find(spec.dims.begin(), spec.dims.end(), -1) != spec.dims.end();
@@ -210,7 +213,8 @@ class Tester {
         return absl::OkStatus();
       }
     }
-    return contradicts_ && !open ? absl::FailedPreconditionError(failure_) : absl::OkStatus();
+    return mismatches_ || (contradicts_ && !open) ? absl::FailedPreconditionError(failure_)
+                                                  : absl::OkStatus();
   }
 
   // Returns the range of integers for an input, both ends included. An index out of range may crash
@@ -502,9 +506,11 @@ class Tester {
   const int64_t rows_;
   Attempt attempt_;
   int forwards_ = 0;
-  // Error of the last failed forward pass, and whether it concerned the shape of an output.
+  // Error of the last failed forward pass, and whether it concerned the shape of an output, or
+  // names and datatypes.
   std::string failure_;
   bool contradicts_ = false;
+  bool mismatches_ = false;
   Tensors base_;
   Tensors base_outputs_;
   // Largest magnitude of each column of each output.

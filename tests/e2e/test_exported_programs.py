@@ -148,8 +148,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs.save(package, inference_packages.mixed(), example, sizes)
     rewrite(package, directory / "mixed/1/model.pt2", lambda _: None)
     (directory / "mixed/config.pbtxt").write_text(CONFIG)
-    rewrite(package, directory / "wrong_config/1/model.pt2", lambda _: None)
-    (directory / "wrong_config/config.pbtxt").write_text(CONFIG.replace("[ 10 ]", "[ 11 ]"))
+    for name, dim in (("wrong_config", "11"), ("any_size", "-1")):
+        rewrite(package, directory / f"{name}/1/model.pt2", lambda _: None)
+        (directory / f"{name}/config.pbtxt").write_text(CONFIG.replace("[ 10 ]", f"[ {dim} ]"))
     rewrite(
         package,
         directory / "no_graph/1/model.pt2",
@@ -360,6 +361,7 @@ def test_creating_a_trainer_is_rejected(client: braid.Client) -> None:
         ("truncated", "reading zip archive: failed finding central directory"),
         ("flipped", "its checksum differs"),
         ("wrong_config", "input 'INPUT__0' is configured as FP32[rows, 11]"),
+        ("any_size", "input 'INPUT__0' is configured as FP32[rows, -1]"),
         ("as_torchscript", "name it model.pt2"),
     ],
 )

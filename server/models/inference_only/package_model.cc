@@ -32,25 +32,24 @@ bool Aligned(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % alignment == 0;
 }
 
-// Checks `spec` against the package's input and fills in sizes that the package fixes.
-absl::Status CheckAndFillDims(const PackageInput& input, bool batched, TensorSpec* spec) {
-  std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
+// Checks `spec` against the package's input. Clients may send any size for -1, so the package must
+// not fix it. Configurations declare a size of 0 as -1.
+absl::Status CheckDims(const PackageInput& input, bool batched, const TensorSpec& spec) {
+  const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
   const size_t batch = batched ? 1 : 0;
-  bool fits = spec->type == input.type && dims.size() + batch == input.dims.size();
+  bool fits = spec.type == input.type && dims.size() + batch == input.dims.size();
   for (size_t d = 0; fits && d < dims.size(); ++d) {
     const PackageDim& known = input.dims[d + batch];
-    fits = dims[d] < 0 || (dims[d] >= known.min && dims[d] <= known.max);
-    if (fits && known.fixed() && !spec->reshape) {
-      dims[d] = known.min;
-    }
+    fits = dims[d] < 0 ? !known.fixed() || known.max == 0
+                       : dims[d] >= known.min && dims[d] <= known.max;
   }
   if (fits) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("input '", spec->name, "' is configured as ", DataTypeName(spec->type), "[",
-                   batched ? "rows, " : "", absl::StrJoin(dims, ", "), "] (model.pt2 takes ",
-                   DescribePackageInput(input), ")"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "input '", spec.name, "' is configured as ", DataTypeName(spec.type), "[",
+      batched ? "rows, " : "", absl::StrJoin(dims, ", "), "] (model.pt2 takes ",
+      DescribePackageInput(input), "): correct the configuration, or export a model that fits it"));
 }
 
 // Pads `rows` to `count` rows with copies of the last one.
@@ -62,7 +61,7 @@ at::Tensor PadRows(const at::Tensor& rows, int64_t count) {
 }
 
 // Binds the package's inputs to those of `config` by name, NAME__<number> or position. Returns the
-// index in `config` of each. Fills in the package's fixed sizes, ranges and row limits.
+// index in `config` of each. Fills in the package's ranges and row limits.
 // FAILED_PRECONDITION if they do not match.
 absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& interface,
                                                       ModelConfig* config) {
@@ -74,7 +73,7 @@ absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& in
   for (size_t p = 0; p < order.size(); ++p) {
     TensorSpec& spec = config->inputs[order[p]];
     const bool batched = config->has_batch_dim(spec);
-    BRAID_RETURN_IF_ERROR(CheckAndFillDims(interface.inputs[p], batched, &spec));
+    BRAID_RETURN_IF_ERROR(CheckDims(interface.inputs[p], batched, spec));
     if (!spec.range && interface.inputs[p].range) {
       spec.range = interface.inputs[p].range;
       spec.range_derived = true;

@@ -1,6 +1,5 @@
 #include "server/models/pair/pair_binding.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -28,11 +27,14 @@ std::string Describe(const PairTensor& tensor) {
   return absl::StrCat(DataTypeName(tensor.type), ShapeString(tensor.shape));
 }
 
-// True if the configured `dims`, without the batch dimension, match the package's tensor.
-bool SizesAgree(const std::vector<int64_t>& dims, const PairTensor& tensor) {
+// True if the configured `dims`, without the batch dimension, match the package's tensor. Clients
+// may send any size for -1, so an input of the package must take any. Configurations declare a size
+// of 0 as -1.
+bool SizesAgree(const std::vector<int64_t>& dims, const PairTensor& tensor, bool is_input) {
   bool agree = dims.size() + 1 == tensor.shape.size();
   for (size_t d = 0; agree && d < dims.size(); ++d) {
-    agree = dims[d] < 0 || tensor.shape[d + 1] < 0 || dims[d] == tensor.shape[d + 1];
+    const int64_t size = tensor.shape[d + 1];
+    agree = size < 0 || dims[d] == size || (dims[d] < 0 && (!is_input || size == 0));
   }
   return agree;
 }
@@ -42,33 +44,29 @@ absl::Status ShapeMismatch(absl::string_view kind, const TensorSpec& spec,
   return absl::FailedPreconditionError(absl::StrCat(
       kind, " '", spec.name, "' is configured as ", DataTypeName(spec.type), "[rows",
       dims.empty() ? "" : ", ", absl::StrJoin(dims, ", "), "] (model.pt2 was exported with ",
-      Describe(tensor), ", -1 is the number of rows)"));
+      Describe(tensor), ", dim 0 is the number of rows): correct the configuration, or export a ",
+      "model that fits it"));
 }
 
 absl::Status CheckOutput(const PairTensor& output, const TensorSpec& spec) {
   const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
   // An output that is one number per chunk has no rows.
-  const bool fits = output.shape.empty() ? dims.empty() : SizesAgree(dims, output);
+  const bool fits =
+      output.shape.empty() ? dims.empty() : SizesAgree(dims, output, /*is_input=*/false);
   return fits && spec.type == output.type ? absl::OkStatus()
                                           : ShapeMismatch("output", spec, dims, output);
 }
 
-// Checks `spec` against the package's input and fills in fixed sizes.
-absl::Status CheckAndFillInput(const PairTensor& input, bool batched, TensorSpec* spec) {
-  std::vector<int64_t>& dims = spec->reshape ? *spec->reshape : spec->dims;
+absl::Status CheckInput(const PairTensor& input, bool batched, const TensorSpec& spec) {
+  const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
   if (!batched) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "max_batch_size: 0 with dims of input '", spec->name, "' or of another tensor that do not ",
+        "max_batch_size: 0 with dims of input '", spec.name, "' or of another tensor that do not ",
         "begin with -1 (an exported pair has a batch dimension of any size: set max_batch_size to ",
         "1 or more, or put -1 before all dims)"));
   }
-  if (!SizesAgree(dims, input) || spec->type != input.type) {
-    return ShapeMismatch("input", *spec, dims, input);
-  }
-  for (size_t d = 0; d < dims.size() && !spec->reshape; ++d) {
-    dims[d] = std::max(dims[d], input.shape[d + 1]);
-  }
-  return absl::OkStatus();
+  const bool fits = SizesAgree(dims, input, /*is_input=*/true) && spec.type == input.type;
+  return fits ? absl::OkStatus() : ShapeMismatch("input", spec, dims, input);
 }
 
 }  // namespace
@@ -78,7 +76,7 @@ absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config) 
   BRAID_ASSIGN_OR_RETURN(binding.inputs, BindInputs(config->inputs, NamesOf(part.inputs)));
   for (size_t p = 0; p < part.inputs.size(); ++p) {
     TensorSpec& spec = config->inputs[binding.inputs[p]];
-    BRAID_RETURN_IF_ERROR(CheckAndFillInput(part.inputs[p], config->has_batch_dim(spec), &spec));
+    BRAID_RETURN_IF_ERROR(CheckInput(part.inputs[p], config->has_batch_dim(spec), spec));
     if (!spec.range) {
       spec.range = part.inputs[p].range;
       spec.range_derived = spec.range.has_value();

@@ -5,11 +5,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/base/status.h"
+#include "server/models/name_binding.h"
 #include "tests/fakes/puppet_queue.h"
 #include "tests/fakes/status_matchers.h"
 
@@ -242,6 +245,19 @@ TEST_F(RowIndependenceTest, RejectsOutputsThatContradictTheConfiguration) {
       TestOutputs([](const Tensors& inputs) -> absl::StatusOr<Tensors> { return inputs; });
   EXPECT_THAT(test, StatusIs(absl::StatusCode::kFailedPrecondition,
                              AllOf(HasSubstr("[4, 6]"), HasSubstr("[4, 7]"))));
+}
+
+TEST_F(RowIndependenceTest, RejectsOutputsOfOtherNamesAndDatatypes) {
+  config_.inputs[0].dims = {-1};
+  for (const auto& [path, type] : {std::pair("y", at::kLong), {"z", at::kFloat}}) {
+    const absl::StatusOr<RowTest> test = TestOutputs(
+        [&, &path = path, &type = type](const Tensors& inputs) -> absl::StatusOr<Tensors> {
+          const std::vector<OutputLeaf> leaves = {{path, inputs[0].to(type)}, {"w", inputs[0]}};
+          BRAID_RETURN_IF_ERROR(BindOutputs(config_.outputs, leaves).status());
+          return inputs;
+        });
+    EXPECT_THAT(test, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("output 'y'")));
+  }
 }
 
 TEST_F(RowIndependenceTest, RunsAtMostMaxBatchSizeRows) {

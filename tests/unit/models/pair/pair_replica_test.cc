@@ -91,8 +91,8 @@ TEST(PairReplicaTest, RunsWithThePackagesWeights) {
 TEST(PairReplicaTest, SelectsAndOrdersConfiguredOutputs) {
   ModelConfig config;
   config.max_batch_size = 8;
-  config.inputs = {{"x", DataType::kFp64, {-1}}};
-  config.outputs = {{"right", DataType::kFp64, {1}}};
+  config.inputs = {{"x", DataType::kFp64, {3}}};
+  config.outputs = {{"right", DataType::kFp64, {-1}}};
   const std::unique_ptr<Replica> both = Open("heads");
   const std::unique_ptr<Replica> right = Open("heads", config);
   const Tensors outputs = *right->Forward({Rows(2)}, Mode::kEval);
@@ -285,6 +285,10 @@ TEST(PairModelTest, RejectsConfigurationThatDoesNotMatch) {
   wrong.inputs[0].dims = {4};
   EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong, c10::kCPU),
               StatusIs(kRefused, AllOf(HasSubstr("'x'"), HasSubstr("FP64[-1, 3]"))));
+  wrong.inputs[0].dims = {-1};  // clients may send any size
+  EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong, c10::kCPU),
+              StatusIs(kRefused, AllOf(HasSubstr("'x' is configured as FP64[rows, -1]"),
+                                       HasSubstr("FP64[-1, 3]"))));
   wrong = config;
   wrong.inputs[0].type = DataType::kFp32;
   EXPECT_THAT(OpenPair(PathOf("heads"), "heads", wrong, c10::kCPU),

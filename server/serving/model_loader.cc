@@ -86,7 +86,9 @@ ModelLoader::ModelLoader(Options options, ServedModels* models)
     : options_(std::move(options)), models_(models) {}
 
 absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
-    const RepositoryEntry& entry, const std::optional<std::string>& override_text) {
+    const RepositoryEntry& entry, const std::optional<std::string>& override_text,
+    int64_t* failed) {
+  *failed = 0;
   BRAID_RETURN_IF_ERROR(CheckName(entry.name));
   std::optional<ModelConfig> config;
   if (override_text) {
@@ -116,22 +118,21 @@ absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
       loaded.push_back(std::move(one));
       return absl::OkStatus();
     };
-    if (const absl::Status status = load(); !status.ok()) {
-      models_->MarkFailed(entry.name, version.version, status);
-      return status;
-    }
+    *failed = version.version;
+    BRAID_RETURN_IF_ERROR(load());
   }
+  *failed = 0;
   return loaded;
 }
 
 absl::Status ModelLoader::LoadUnchanged(RepositoryEntry* entry,
-                                        const std::optional<std::string>& config) {
+                                        const std::optional<std::string>& config, int64_t* failed) {
   const std::string name = entry->name;
   for (int tries = 0; tries < kMaxTries; ++tries) {
     // Taken before the scan, so that later changes are left for the next poll.
     const std::string before = files_[name] = ModelFingerprint(*entry);
     BRAID_ASSIGN_OR_RETURN(*entry, ScanModel(options_.directory, name));
-    absl::StatusOr<std::vector<LoadedVersion>> loaded = LoadVersions(*entry, config);
+    absl::StatusOr<std::vector<LoadedVersion>> loaded = LoadVersions(*entry, config, failed);
     // Checks and each replica read the files separately.
     BRAID_ASSIGN_OR_RETURN(*entry, ScanModel(options_.directory, name));
     if (ModelFingerprint(*entry) != before) {
@@ -152,16 +153,29 @@ absl::Status ModelLoader::LoadEntry(const RepositoryEntry& found,
                                     const std::optional<std::string>& config) {
   const std::string& name = found.name;
   RepositoryEntry entry = found;
-  absl::Status status = LoadUnchanged(&entry, config);
+  int64_t failed = 0;
+  absl::Status status = LoadUnchanged(&entry, config, &failed);
   if (!status.ok()) {
-    Log(LogModule::kModels)
-        .error("model '{}': failed to load: {}", name, std::string(status.message()));
-    if (!models_->Find(name, 0).ok()) {
-      models_->MarkFailed(name, entry.versions.empty() ? 0 : entry.versions.back().version, status);
-    }
+    RecordFailure(entry, failed, status);
   }
   ReportState(name);
   return status;
+}
+
+void ModelLoader::RecordFailure(const RepositoryEntry& entry, int64_t failed,
+                                const absl::Status& why) {
+  const std::string version = failed == 0 ? "" : absl::StrCat(" version ", failed);
+  const std::string message(why.message());
+  const absl::StatusOr<std::vector<int64_t>> serving = models_->Versions(entry.name);
+  if (serving.ok()) {
+    Log(LogModule::kModels)
+        .error("model '{}'{}: failed to load, version {} goes on serving: {}", entry.name, version,
+               absl::StrJoin(*serving, ", "), message);
+  } else {
+    Log(LogModule::kModels).error("model '{}'{}: failed to load: {}", entry.name, version, message);
+  }
+  const bool newest = failed == 0 && !serving.ok() && !entry.versions.empty();
+  models_->MarkFailed(entry.name, newest ? entry.versions.back().version : failed, why);
 }
 
 absl::Status ModelLoader::CheckFile(const std::string& path) const {

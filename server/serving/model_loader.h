@@ -1,6 +1,7 @@
 // Loads models from a repository into ServedModels, and unloads them.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -55,10 +56,15 @@ class ModelLoader {
   // Rescans `found`, because loading other models took time.
   absl::Status LoadEntry(const RepositoryEntry& found, const std::optional<std::string>& config);
   // Loads `entry`, again if its files change during the load, and serves it. UNAVAILABLE after 5
-  // tries.
-  absl::Status LoadUnchanged(RepositoryEntry* entry, const std::optional<std::string>& config);
+  // tries. Sets `failed` like LoadVersions().
+  absl::Status LoadUnchanged(RepositoryEntry* entry, const std::optional<std::string>& config,
+                             int64_t* failed);
+  // Sets `failed` to the version that failed to load; 0 if the error concerns the model.
   absl::StatusOr<std::vector<LoadedVersion>> LoadVersions(
-      const RepositoryEntry& entry, const std::optional<std::string>& override_text);
+      const RepositoryEntry& entry, const std::optional<std::string>& override_text,
+      int64_t* failed);
+  // Logs the failure and lists it. failed: see LoadVersions().
+  void RecordFailure(const RepositoryEntry& entry, int64_t failed, const absl::Status& why);
   absl::Status LoadEntries(const std::vector<RepositoryEntry>& entries);
   void ReportState(const std::string& model) const;
   absl::Status CheckFile(const std::string& path) const;

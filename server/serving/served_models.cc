@@ -123,6 +123,7 @@ absl::Status ServedModels::Remove(absl::string_view name, absl::string_view reas
   }
   Entry& entry = found->second;
   for (auto& [version, queue] : entry.served) {
+    entry.reasons.erase(0);
     entry.reasons[version] = std::string(reason);
     removed.push_back(std::move(queue));
   }
@@ -169,10 +170,7 @@ absl::StatusOr<std::shared_ptr<const ModelConfig>> ServedModels::FindConfig(
 
 void ServedModels::MarkFailed(const std::string& name, int64_t version, const absl::Status& why) {
   const absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[name];
-  if (entry.served.count(version) == 0) {
-    entry.reasons[version] = std::string(why.message());
-  }
+  entries_[name].reasons[version] = std::string(why.message());
 }
 
 void ServedModels::Register(const std::string& name) {
@@ -243,7 +241,15 @@ std::vector<ModelState> ServedModels::List() const {
       versions[version] = {name, version, false, reason};
     }
     for (const auto& [version, queue] : entry.served) {
-      versions[version] = {name, version, true, ""};
+      auto failure = entry.reasons.find(version);
+      if (failure == entry.reasons.end() && version == entry.served.rbegin()->first) {
+        failure = entry.reasons.find(0);
+      }
+      versions[version] = {name, version, true,
+                           failure == entry.reasons.end()
+                               ? ""
+                               : absl::StrCat("the last load failed: ", failure->second)};
+      versions.erase(0);
     }
     if (versions.empty()) {
       versions[0] = {name, 0, false, ""};

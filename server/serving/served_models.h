@@ -31,7 +31,8 @@ struct ModelState {
   std::string name;
   int64_t version = 0;
   bool ready = false;
-  // Why it is not ready; empty if it was never loaded.
+  // Why it is not ready; empty if it was never loaded. If it is ready: why the last load failed;
+  // empty if it succeeded.
   std::string reason;
 };
 
@@ -61,7 +62,8 @@ class ServedModels {
   absl::Status ServeVersion(LoadedVersion version,
                             const std::shared_ptr<const ModelConfig>& current)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Records why a version failed to load; served versions stay. version 0: the model.
+  // Records why a version failed to load, until a load succeeds; served versions stay. version 0:
+  // the model.
   void MarkFailed(const std::string& name, int64_t version, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Lists a model that was never loaded, unless it is listed already.
@@ -108,8 +110,9 @@ class ServedModels {
   struct Entry {
     std::shared_ptr<const ModelConfig> config;  // null: never served
     std::map<int64_t, std::shared_ptr<BatchQueue>> served;
-    std::map<int64_t, std::string> reasons;  // per version that is not served
-    int64_t highest = 0;                     // including removed versions
+    // Per version that is not served or failed to load. 0: the model.
+    std::map<int64_t, std::string> reasons;
+    int64_t highest = 0;  // including removed versions
   };
 
   // Returns the entry of a model with a served version. NOT_FOUND.

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from pathlib import Path
 
-from e2e.support.model_control import CONFIG, Running, ask, index, load_on, write
+import torch
+from e2e.support import programs
+from e2e.support.model_control import (
+    CALL_SECONDS,
+    CONFIG,
+    Running,
+    Times,
+    ask,
+    index,
+    load_on,
+    write,
+)
 from e2e.support.polling import wait_until
+from e2e.support.server import COMMAND
 
 POLL_SECONDS = 0.2
 
@@ -38,3 +52,42 @@ def test_polling_serves_changes_without_failed_requests(tmp_path: Path) -> None:
         wait_until(lambda: not client.is_model_ready("b"))
         wait_until(lambda: running.healthy("b") is False)
         assert [name for name, _, _ in index(client)] == ["a"]
+
+
+def test_version_that_does_not_fit_the_configuration_is_not_served(tmp_path: Path) -> None:
+    """Clients may send any size for a dim of -1."""
+    repository = tmp_path / "models"
+    write(repository, "a", 1, 1, CONFIG.format(rows=8).replace("4", "-1"))
+    x = [torch.zeros(2, 4)]
+    made = tmp_path / "made/2"
+    programs.save(made / "model.pt2", Times(2), x, programs.any_batch(x))
+    flags = ("--model_control_mode=poll", f"--repository_poll_seconds={POLL_SECONDS}")
+    with Running(tmp_path, *flags) as running:
+
+        def states() -> dict[str, tuple[str, str]]:
+            command = [COMMAND, "--server", running.server.address, "--json", "models"]
+            listed = subprocess.run(command, capture_output=True, check=True, timeout=CALL_SECONDS)
+            models = json.loads(listed.stdout)["models"]
+            return {each["version"]: (each["state"], each["reason"]) for each in models}
+
+        assert states() == {"1": ("READY", "")}
+        made.rename(repository / "a/2")
+        wait_until(lambda: len(states()) == 2)
+        assert ask(running.client, "a") == 1
+        state, reason = states()["2"]
+        assert state == "UNAVAILABLE"
+        assert "input 'x' is configured as FP32[rows, -1] (model.pt2 takes " in reason
+        line = f"model 'a' version 2: failed to load, version 1 goes on serving: {reason}"
+        assert line in running.server.log
+
+        (repository / "a/2/model.pt2").unlink()
+        (repository / "a/2").rmdir()
+        (repository / "new.pbtxt").write_text("max_batch_size: 8")
+        os.replace(repository / "new.pbtxt", repository / "a/config.pbtxt")
+        wait_until(lambda: states().get("1", ("", ""))[1] != "")
+        assert ask(running.client, "a") == 1
+        assert states()["1"] == (
+            "READY",
+            "the last load failed: config.pbtxt: input: no tensors (list all of them, or remove "
+            "config.pbtxt)",
+        )

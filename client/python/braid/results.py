@@ -173,7 +173,8 @@ class ModelStatus:
     """Version of a model in the repository.
 
     version: None if the model has no version.
-    state: "READY" if it is served; otherwise `reason` explains the state.
+    state: "READY" if it is served.
+    reason: why it is not served; if it is served, why the last load failed, or empty.
     """
 
     name: str

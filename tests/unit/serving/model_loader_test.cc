@@ -234,6 +234,29 @@ TEST_F(ModelLoaderTest, AFailedLoadKeepsTheServedVersions) {
   EXPECT_EQ(Ask("m"), 5);
 }
 
+TEST_F(ModelLoaderTest, AServedVersionCarriesTheReasonOfAFailedReload) {
+  Save("m/1/model.pt", 2);
+  ModelLoader loader = Loader();
+  ASSERT_THAT(loader.LoadAll(), IsOk());
+  const auto expect_serving = [&](const std::string& reason) {
+    EXPECT_EQ(Ask("m"), 2);
+    ASSERT_EQ(models_.List().size(), 1);
+    EXPECT_TRUE(models_.List()[0].ready);
+    EXPECT_THAT(models_.List()[0].reason, HasSubstr(reason));
+  };
+  dir_.Write("m/config.pbtxt", "");
+  loader.Poll();
+  expect_serving("config.pbtxt of");
+  std::filesystem::remove(dir_.path() / "m/config.pbtxt");
+  dir_.Write("m/1/model.pt", "this is no archive");
+  loader.Poll();
+  expect_serving("zip archive");
+  Save("m/1/model.pt", 2);
+  loader.Poll();
+  expect_serving("");
+  EXPECT_EQ(models_.List()[0].reason, "");
+}
+
 TEST_F(ModelLoaderTest, AnUnloadedModelCanBeLoadedAgain) {
   Save("m/1/model.pt", 2);
   ModelLoader loader = Loader();

@@ -109,8 +109,13 @@ def test_load_request_may_contain_a_configuration(tmp_path: Path) -> None:
         client.load_model("a", config=json.dumps(config))
         assert client.get_model_config("a").config.max_batch_size == 3
         assert ask(client, "a") == 2
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "'input' is missing", "send all of it"):
+            client.load_model("a", config=json.dumps({"max_batch_size": 5}))
+        assert client.get_model_config("a").config.max_batch_size == 3
+        assert reasons(client)["a", "1"].startswith("the last load failed: parameters")
         client.load_model("a")
         assert client.get_model_config("a").config.max_batch_size == 8
+        assert reasons(client)["a", "1"] == ""
 
 
 def test_other_control_modes_reject_loads(tmp_path: Path) -> None:

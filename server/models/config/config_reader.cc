@@ -899,6 +899,13 @@ absl::StatusOr<ModelConfig> ParseConfigJson(const std::string& json, const std::
     return InvalidField(
         kSource, absl::StrCat(Excerpt(why, 512), " (expected a model configuration in JSON)"));
   }
+  if (message.input().empty() || message.output().empty()) {
+    return InvalidField(
+        kSource,
+        absl::StrCat("'", message.input().empty() ? "input" : "output",
+                     "' is missing (it replaces the whole configuration: read the current one "
+                     "with ModelConfig, change it, and send all of it)"));
+  }
   return Check(message, name, folder, kSource);
 }
 

@@ -401,6 +401,16 @@ TEST(ParseConfigJsonTest, MatchesTextFormat) {
   }
 }
 
+TEST(ParseConfigJsonTest, RejectsAPartialConfiguration) {
+  constexpr char kInput[] = R"("input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [3]}])";
+  for (const auto& [json, missing] :
+       {std::pair<std::string, std::string>{"{\"max_batch_size\": 4}", "'input' is missing"},
+        {absl::StrCat("{", kInput, "}"), "'output' is missing"}}) {
+    EXPECT_THAT(ParseConfigJson(json, "", "m"),
+                StatusIs(kInvalid, AllOf(HasSubstr(missing), HasSubstr("whole configuration"))));
+  }
+}
+
 TEST(ReadConfigFileTest, ReadsAnEmptyFile) {
   const TempDir dir;
   dir.Write("config.pbtxt", "");

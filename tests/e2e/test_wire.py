@@ -104,6 +104,16 @@ def test_reflection_lists_every_service(reflection: ProtoReflectionDescriptorDat
     assert SERVICES <= set(reflection.get_services())
 
 
+def test_reflection_describes_every_service(
+    reflection: ProtoReflectionDescriptorDatabase, pool: descriptor_pool.DescriptorPool
+) -> None:
+    for service in reflection.get_services():
+        assert pool.FindServiceByName(service).methods, service
+    expected = health_pb2.DESCRIPTOR.services_by_name["Health"]
+    described = _methods(pool.FindServiceByName("grpc.health.v1.Health"))
+    assert described.items() <= _methods(expected).items()
+
+
 @pytest.mark.parametrize("service", ["", "liveness", "readiness", "mlp"])
 def test_health_check_reports_serving(server: Server, service: str) -> None:
     health = health_pb2_grpc.HealthStub(channel(server.address))

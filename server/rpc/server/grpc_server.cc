@@ -8,7 +8,9 @@
 #include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "google/protobuf/message.h"
 #include "grpc/grpc.h"
+#include "grpc/health/v1/health.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -58,6 +60,8 @@ class GrpcServer::Impl {
     KeepGrpcInitialized();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    // Reflection looks for descriptors in the program. Without a reference, the linker drops these.
+    google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
     grpc::ServerBuilder builder;
     ConfigureTransport(limits, &builder);
     // Health watches and reflection need no credentials, so their number is limited.

@@ -2,6 +2,17 @@
 
 namespace braid {
 
+Histograms::Buckets MetricTable::Latencies() {
+  Histograms::Buckets seconds = {0.00005};
+  for (const double unit : {1e6, 1e5, 1e4, 1e3, 1e2}) {  // divisions are exact to the last digit
+    for (const int steps : {100, 125, 160, 200, 250, 320, 400, 500, 630, 800}) {
+      seconds.push_back(steps / unit);
+    }
+  }
+  seconds.insert(seconds.end(), {10, 30, 60, 120, 300});
+  return seconds;
+}
+
 Histograms::Buckets MetricTable::Seconds() {
   return {0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
           0.25,    0.5,    1,       2.5,    5,     10,     30,    60,   120,   300};

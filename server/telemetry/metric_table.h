@@ -115,7 +115,10 @@ using Gauges = Series<prometheus::Gauge>;
 using Histograms = Series<prometheus::Histogram>;
 
 struct MetricTable {
-  // From 50 µs, a small request over loopback, to 5 minutes.
+  // From 50 µs, a small request over loopback, to 5 minutes; steps of at most 28 % from 100 µs to
+  // 10 s, which bounds the error of a quantile. 56 buckets.
+  static Histograms::Buckets Latencies();
+  // The same range in coarse steps, for durations whose quantiles matter less.
   static Histograms::Buckets Seconds();
   static Histograms::Buckets Rows();
   static Histograms::Buckets Ratios();
@@ -137,7 +140,7 @@ struct MetricTable {
       "braid_request_duration_seconds",
       {"method", "model"},
       "Time from the arrival of a request in braid_requests_total to its reply.",
-      Seconds()};
+      Latencies()};
   Counters denied{&table,
                   MetricGroup::kRequests,
                   "braid_access_denied_total",
@@ -155,7 +158,7 @@ struct MetricTable {
                             {"model"},
                             "Time from the arrival of a request until a worker takes its first "
                             "rows.",
-                            Seconds()};
+                            Latencies()};
   Histograms batch_size{&table,    MetricGroup::kInference,     "braid_batch_size_rows",
                         {"model"}, "Rows per inference batch.", Rows()};
   Counters samples{&table,
@@ -190,7 +193,7 @@ struct MetricTable {
                           "Time that work waited for a device: an inference batch from the arrival "
                           "of its oldest request, a training operation or warm-up run from when it "
                           "was queued.",
-                          Seconds()};
+                          Latencies()};
 
   Counters steps{
       &table, MetricGroup::kTraining, "braid_training_steps_total", {"trainer"}, "Updates."};
@@ -205,7 +208,7 @@ struct MetricTable {
                            {"trainer"},
                            "Time of all operations since the previous update, without the time "
                            "that the server waited for the client.",
-                           Seconds()};
+                           Latencies()};
   Counters phases{&table,
                   MetricGroup::kTraining,
                   "braid_training_phase_seconds_total",

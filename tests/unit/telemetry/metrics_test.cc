@@ -1,6 +1,9 @@
 #include "server/telemetry/metrics.h"
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -9,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "prometheus/client_metric.h"
+#include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
 #include "server/telemetry/device_metrics.h"
@@ -19,6 +24,8 @@ namespace braid {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -63,6 +70,54 @@ TEST(MetricsTest, DurationsAreAHistogramInSeconds) {
                           HasSubstr(absl::StrCat(kBucket, "\"300\"} 2"))));
   EXPECT_THAT(text,
               HasSubstr("braid_request_duration_seconds_count{method=\"Step\",model=\"\"} 2"));
+}
+
+// Returns the quantile as Prometheus' histogram_quantile() estimates it.
+double EstimateQuantile(const prometheus::ClientMetric::Histogram& histogram, double quantile) {
+  const double rank = quantile * static_cast<double>(histogram.sample_count);
+  double lower = 0;
+  double below = 0;
+  for (const prometheus::ClientMetric::Bucket& bucket : histogram.bucket) {
+    const auto count = static_cast<double>(bucket.cumulative_count);
+    if (count >= rank) {
+      return lower + (bucket.upper_bound - lower) * (rank - below) / (count - below);
+    }
+    lower = bucket.upper_bound;
+    below = count;
+  }
+  return lower;
+}
+
+TEST(MetricsTest, RequestBucketsGiveTheNinetyNinthPercentileWithin15Percent) {
+  struct Case {
+    double median_ms;
+    double spread;
+  };
+  std::vector<Case> cases = {{28, 0.045}};  // narrow: between 25 and 31 ms
+  for (const double median_ms : {0.2, 0.7, 1.5, 4.0, 12.0, 28.0, 90.0, 500.0, 2000.0}) {
+    cases.push_back({median_ms, 0.2});
+    cases.push_back({median_ms, 0.6});
+  }
+  std::mt19937 random;
+  for (const Case& each : cases) {
+    Metrics metrics;
+    std::lognormal_distribution<double> draw(std::log(each.median_ms), each.spread);
+    std::vector<double> seconds;
+    for (int i = 0; i < 4000; ++i) {
+      seconds.push_back(draw(random) / 1e3);
+      metrics.CountRequest("ModelInfer", "", "OK", absl::Seconds(seconds.back()));
+    }
+    std::sort(seconds.begin(), seconds.end());
+    const double expected = seconds[seconds.size() * 99 / 100];
+    std::vector<double> estimates;
+    for (const prometheus::MetricFamily& family : metrics.registry()->Collect()) {
+      if (family.name == "braid_request_duration_seconds") {
+        estimates.push_back(EstimateQuantile(family.metric.at(0).histogram, 0.99));
+      }
+    }
+    EXPECT_THAT(estimates, ElementsAre(DoubleNear(expected, 0.15 * expected)))
+        << "median " << each.median_ms << " ms, spread " << each.spread;
+  }
 }
 
 TEST(MetricsTest, DeniedCallsStartAtZero) {

@@ -67,7 +67,8 @@ def client_of(
     directory: Path = tmp_path_factory.mktemp("encoder")
     if format == "pair":
         inputs, _ = next(batches(format))
-        models.export_pair(directory / "models" / "encoder", make(), inputs, CONFIG)
+        config = CONFIG.replace("-1", "7")
+        models.export_pair(directory / "models" / "encoder", make(), inputs, config)
     else:
         models.export(directory / "models" / "encoder", make(), config=CONFIG)
     with long_training.clients_of(directory / "models", directory / "run") as get:

@@ -83,7 +83,7 @@ def test_auto_scripts_a_module_for_a_config_of_any_size(tmp_path):
     result = export_beside(ANY_SIZE, nn.ReLU(), tmp_path / "net")
     assert result.format == "torchscript"
     assert re.search(
-        r"no pair: .*config.pbtxt: input 'input': dims \[-1\], but the model has \[4\]", result.reason
+        r"no pair: .*pbtxt: input 'input': dims \[-1\], but the model has \[4\]", result.reason
     )
     torch.jit.load(str(result.path / "model.pt"))(torch.randn(2, 9))
 

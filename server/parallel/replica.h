@@ -43,6 +43,9 @@ struct StageRole {
   bool last = true;   // returns the model's outputs; otherwise the results of its forward()
   // Batch norm is synchronized, so that chunks may have a single row.
   bool sync_batch_norm = false;
+  // Submodules that run in evaluation mode in training, by their paths in the whole model, in
+  // order. With a module, it contains all submodules of the module.
+  std::vector<std::string> eval_modules;
 };
 
 // Not thread-safe: created on any thread that has entered its device, then used by its worker's
@@ -92,6 +95,13 @@ class Replica {
   virtual void SetBuffers(const std::vector<at::Tensor>& values) = 0;
   // Returns parameters, including frozen ones, and buffers in the order of the module's state_dict.
   virtual std::vector<StateEntry> state() const = 0;
+
+  // Returns the paths of the submodules, without the module itself.
+  virtual std::vector<std::string> modules() const { return {}; }
+  // INVALID_ARGUMENT, without a field, unless CloneStage() accepts these StageRole::eval_modules.
+  virtual absl::Status CheckEvalModules(const std::vector<std::string>& /*modules*/) const {
+    return absl::OkStatus();
+  }
 
   // Returns an independent copy on the same device.
   virtual std::unique_ptr<Replica> Clone() const = 0;

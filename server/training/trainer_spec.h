@@ -233,6 +233,9 @@ struct TrainerSpec {
   NonFinitePolicy non_finite = NonFinitePolicy::kFail;
   SyncMode sync = SyncMode::kAuto;
   bool sync_batch_norm = false;
+  // Patterns (RE2) that match a part of the paths of submodules: these, and their submodules, run
+  // in evaluation mode in training.
+  std::vector<std::string> eval_modules;
   // Seed of the random numbers that the model draws in training, for example for dropout.
   uint64_t seed = 0;
   // Empty: one stage, the whole model on all devices.

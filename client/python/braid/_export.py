@@ -49,6 +49,7 @@ def export(
     *,
     stages: Sequence[Sequence[str]] = (),
     precisions: Sequence[str] | None = None,
+    eval_modules: Sequence[str] = (),
     output_names: Sequence[str] | None = None,
 ) -> ExportResult:
     """Exports `module` as the next version of the model in the folder `path`.
@@ -70,7 +71,10 @@ def export(
         precision. Default for float32 parameters: "bfloat16", and on a GPU also "float16"; a
         default precision that fails is skipped, see the result's reason. Each one multiplies the
         export time. Pair only.
-
+    eval_modules: regular expressions that are searched in the names of submodules, for a second set
+        of training graphs, in which these modules and their submodules are in evaluation mode. A
+        trainer uses it if its `eval_modules` choose the same modules. Pair only; TorchScript needs
+        no export of its own.
     output_names: a name for each output, in order. None: dict keys, fields of dataclasses and named
         tuples, and "output__0", "output__1" and so on for other outputs.
 
@@ -90,4 +94,6 @@ def export(
     """
     from braid.exporter import export_model
 
-    return export_model(module, example_inputs, path, format, stages, precisions, output_names)
+    return export_model(
+        module, example_inputs, path, format, stages, precisions, eval_modules, output_names
+    )

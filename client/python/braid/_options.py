@@ -125,6 +125,7 @@ OPTIONS: Table = {
     "non_finite": choice("non_finite", _NON_FINITE),
     "sync": choice("sync", _SYNCS),
     "sync_batch_norm": flag("sync_batch_norm"),
+    "eval_modules": _fields.texts("eval_modules"),
     "seed": integer("seed"),
     "stages": _fields.submessages("stages", _STAGE),
     "output_device": text("output_device"),

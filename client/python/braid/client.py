@@ -251,6 +251,7 @@ class Client:
         non_finite: str = "fail",
         sync: str = "auto",
         sync_batch_norm: bool = False,
+        eval_modules: Sequence[str] | None = None,
         seed: int = 0,
         stages: Sequence[Mapping[str, Any]] | None = None,
         output_device: str | None = None,
@@ -292,6 +293,9 @@ class Client:
         non_finite: handling of a non-finite loss or gradient: "fail", or "skip" the batch.
         sync: "auto", "reduce_broadcast" or "all_reduce"; the results are the same.
         sync_batch_norm: batch normalization over the whole batch instead of each chunk.
+        eval_modules: patterns, searched in paths of submodules such as "backbone.bn1"; the modules
+            found, and their submodules, run in evaluation mode in training, like PyTorch's
+            `module.eval()`. An exported pair needs the same `eval_modules` in `braid.export`.
         seed: seed of random operators such as dropout.
         stages: dicts with "path", a submodule, and "devices"; None: the whole model on all
             devices.
@@ -323,6 +327,7 @@ class Client:
             "non_finite": None if non_finite == "fail" else non_finite,
             "sync": None if sync == "auto" else sync,
             "sync_batch_norm": sync_batch_norm,
+            "eval_modules": eval_modules,
             "seed": seed,
             "stages": stages,
             "output_device": output_device,

@@ -31,6 +31,7 @@ SCHEDULES = [
     {"precision": "float16", "grad_scaler": {"init_scale": 4.0, "growth_factor": 2.0,
                                              "backoff_factor": 0.5, "growth_interval": 7}},
     {"precision": "bfloat16", "non_finite": "skip", "sync": "all_reduce", "sync_batch_norm": True},
+    {"eval_modules": ["^backbone$", r"\.bn\d"]},
     {"stages": [{"path": "features", "devices": ["cpu:1", "cpu:0"]}, {"path": "classifier"}],
      "output_device": "host", "micro_batch": 5},
     {"checkpoint_every": 10, "checkpoint_every_seconds": 0.5, "checkpoint_keep": 0},

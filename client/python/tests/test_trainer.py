@@ -179,6 +179,7 @@ def test_options_round_trip_through_the_server(server, client):
         "sync": "all_reduce",
         "sync_batch_norm": True,
         "seed": 7,
+        "eval_modules": ["^backbone$"],
         "stages": [{"path": "features", "devices": ["cpu:0"]}],
         "output_device": "host",
         "micro_batch": 8,

@@ -388,6 +388,10 @@ absl::StatusOr<PairPart> ReadPart(const JsonField& field, const std::vector<Pair
   PairPart part;
   BRAID_ASSIGN_OR_RETURN(const JsonField path, field.Get("path"));
   BRAID_ASSIGN_OR_RETURN(part.path, path.String());
+  if (field.Has("eval_modules")) {
+    BRAID_ASSIGN_OR_RETURN(const JsonField eval_modules, field.Get("eval_modules"));
+    BRAID_ASSIGN_OR_RETURN(part.eval_modules, eval_modules.Boolean());
+  }
   BRAID_ASSIGN_OR_RETURN(part.inputs, ReadTensors(field, "inputs"));
   for (const PairTensor& input : part.inputs) {
     if (input.shape.empty()) {
@@ -433,6 +437,28 @@ absl::StatusOr<std::vector<std::vector<std::string>>> ReadChains(const JsonField
     chains.push_back(chain);
   }
   return chains;
+}
+
+// Reads a list of module paths. Packages of earlier exporters do not have it.
+absl::StatusOr<std::vector<std::string>> ReadModules(const JsonField& root, const char* name) {
+  if (!root.Has(name)) {
+    return std::vector<std::string>();
+  }
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, root.Get(name));
+  return field.Strings();
+}
+
+// Returns the paths of the modules that have parameters or buffers.
+std::vector<std::string> OwnersOf(const std::vector<PairEntry>& state) {
+  std::vector<std::string> owners;
+  for (const PairEntry& entry : state) {
+    const size_t dot = entry.name.rfind('.');
+    const std::string owner = dot == std::string::npos ? "" : entry.name.substr(0, dot);
+    if (!owner.empty() && (owners.empty() || owners.back() != owner)) {
+      owners.push_back(owner);
+    }
+  }
+  return owners;
 }
 
 absl::Status CheckSchema(const JsonField& root) {
@@ -489,16 +515,26 @@ absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
     BRAID_RETURN_IF_ERROR(AddPairName(entry.name, field, &names));
     manifest.state.push_back(std::move(entry));
   }
+  BRAID_ASSIGN_OR_RETURN(manifest.modules, ReadModules(root, "modules"));
+  if (manifest.modules.empty()) {
+    manifest.modules = OwnersOf(manifest.state);
+  }
+  BRAID_ASSIGN_OR_RETURN(manifest.eval_modules, ReadModules(root, "eval_modules"));
   BRAID_ASSIGN_OR_RETURN(const JsonField parts, root.Get("parts"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, parts.Items());
   PairNames paths;
+  PairNames eval_paths;
   for (const JsonField& item : items) {
     BRAID_ASSIGN_OR_RETURN(PairPart part, ReadPart(item, manifest.state));
-    BRAID_RETURN_IF_ERROR(AddPairName(part.path, item, &paths));
+    BRAID_RETURN_IF_ERROR(AddPairName(part.path, item, part.eval_modules ? &eval_paths : &paths));
     manifest.parts.push_back(std::move(part));
   }
-  if (manifest.parts.empty() || !manifest.parts.front().path.empty()) {
+  if (manifest.parts.empty() || !manifest.parts.front().path.empty() ||
+      manifest.parts.front().eval_modules) {
     return parts.Error("the first element is not the whole model");
+  }
+  if (!manifest.eval_modules.empty() && eval_paths.size() != paths.size()) {
+    return parts.Error("parts with \"eval_modules\" are missing");
   }
   if (root.Has("chains")) {
     BRAID_ASSIGN_OR_RETURN(manifest.chains, ReadChains(root, paths));

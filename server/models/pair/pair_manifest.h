@@ -84,6 +84,8 @@ struct PairProgram {
 // The whole model, or a submodule that was exported as a pipeline stage.
 struct PairPart {
   std::string path;  // empty: the whole model
+  // Training with PairManifest::eval_modules in evaluation mode.
+  bool eval_modules = false;
   std::vector<PairTensor> inputs;
   std::vector<PairTensor> outputs;
   // Minimum rows, for example for batch norm in training mode.
@@ -96,6 +98,10 @@ struct PairManifest {
   std::string torch_version;  // PyTorch version of the exporter
   std::string device;         // device type that the graphs run on: "cpu" or "cuda"
   std::vector<PairEntry> state;
+  std::vector<std::string> modules;  // paths of all submodules
+  // Paths of the submodules that are in evaluation mode in the parts that say so. Empty: there are
+  // no such parts.
+  std::vector<std::string> eval_modules;
   std::vector<std::vector<std::string>> chains;  // lists of stages that make up the model
   std::vector<PairPart> parts;                   // the whole model first
 };

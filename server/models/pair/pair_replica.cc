@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "c10/core/GradMode.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
+#include "server/base/some_names.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/name_binding.h"
@@ -443,11 +444,24 @@ absl::Status PairReplica::CheckStages(const std::vector<std::string>& paths) con
                    ", not [", absl::StrJoin(paths, ", "), "] (export it with these stages)"));
 }
 
+absl::Status PairReplica::CheckEvalModules(const std::vector<std::string>& modules) const {
+  if (modules.empty() || modules == manifest().eval_modules) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the model was exported for ",
+      manifest().eval_modules.empty()
+          ? "no modules in evaluation mode"
+          : absl::StrCat("evaluation mode of ", SomeNames(manifest().eval_modules)),
+      ", not for ", SomeNames(modules), " (pass the same eval_modules to braid.export)"));
+}
+
 absl::StatusOr<std::unique_ptr<Replica>> PairReplica::CloneStage(const StageRole& role,
                                                                  c10::Device device) const {
   const std::vector<PairPart>& parts = manifest().parts;
-  const auto part = std::find_if(parts.begin(), parts.end(),
-                                 [&](const PairPart& known) { return known.path == role.path; });
+  const auto part = std::find_if(parts.begin(), parts.end(), [&](const PairPart& known) {
+    return known.path == role.path && known.eval_modules == !role.eval_modules.empty();
+  });
   if (part == parts.end()) {
     return absl::InvalidArgumentError(absl::StrCat("the model was exported without a stage '",
                                                    Excerpt(role.path),

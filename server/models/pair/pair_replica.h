@@ -41,6 +41,8 @@ class PairReplica final : public Replica {
   std::vector<at::Tensor> buffers() const override;
   void SetBuffers(const std::vector<at::Tensor>& values) override;
   std::vector<StateEntry> state() const override;
+  std::vector<std::string> modules() const override { return manifest().modules; }
+  absl::Status CheckEvalModules(const std::vector<std::string>& modules) const override;
   std::unique_ptr<Replica> Clone() const override;
   absl::Status CheckStages(const std::vector<std::string>& paths) const override;
   absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
@@ -83,6 +84,19 @@ absl::StatusOr<Module> Submodule(const Module& module, const std::string& path) 
     return absl::InvalidArgumentError(absl::StrCat("submodule '", path, "' has no forward method"));
   }
   return found;
+}
+
+// Returns the paths of `modules` that are in the submodule at `path`, relative to it.
+std::set<std::string> LocalPaths(const std::string& path, const std::vector<std::string>& modules) {
+  std::set<std::string> local;
+  for (absl::string_view module : modules) {
+    if (path.empty() || module == path) {
+      local.emplace(path.empty() ? module : "");
+    } else if (absl::ConsumePrefix(&module, path) && absl::ConsumePrefix(&module, ".")) {
+      local.emplace(module);
+    }
+  }
+  return local;
 }
 
 // Writes the module in its current mode.
@@ -169,26 +183,29 @@ std::vector<at::Tensor> Copies(const std::vector<at::Tensor>& tensors) {
 
 absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::Create(
     Module module, std::optional<std::vector<TensorSpec>> inputs,
-    std::optional<std::vector<TensorSpec>> outputs, bool stateful) {
+    std::optional<std::vector<TensorSpec>> outputs, bool stateful,
+    std::set<std::string> eval_modules) {
   std::optional<std::vector<ArgumentPlan>> arguments;
   if (inputs) {
     const auto& schema = module.get_method("forward").function().getSchema();
     BRAID_ASSIGN_OR_RETURN(arguments, PlanArguments(*inputs, schema));
   }
-  return std::unique_ptr<Replica>(new TorchScriptReplica(
-      std::move(module), std::move(inputs), std::move(arguments), std::move(outputs), stateful));
+  return std::unique_ptr<Replica>(new TorchScriptReplica(std::move(module), std::move(inputs),
+                                                         std::move(arguments), std::move(outputs),
+                                                         stateful, std::move(eval_modules)));
 }
 
 TorchScriptReplica::TorchScriptReplica(Module module, std::optional<std::vector<TensorSpec>> inputs,
                                        std::optional<std::vector<ArgumentPlan>> arguments,
                                        std::optional<std::vector<TensorSpec>> outputs,
-                                       bool stateful)
+                                       bool stateful, std::set<std::string> eval_modules)
     : module_(std::move(module)),
       forward_(module_.get_method("forward")),
       inputs_(std::move(inputs)),
       arguments_(std::move(arguments)),
       outputs_(std::move(outputs)),
       stateful_(stateful),
+      eval_modules_(std::move(eval_modules)),
       mode_(Mode::kEval),
       parameters_(DistinctTrainable(module_)) {
   module_.eval();
@@ -331,6 +348,11 @@ std::vector<c10::IValue> TorchScriptReplica::Arguments(
 void TorchScriptReplica::SetMode(Mode mode) {
   if (mode != mode_) {
     module_.train(mode == Mode::kTrain);
+    for (const auto& each : module_.named_modules()) {
+      if (eval_modules_.contains(each.name)) {
+        Module(each.value).eval();
+      }
+    }
     mode_ = mode;
   }
 }
@@ -382,9 +404,19 @@ std::vector<StateEntry> TorchScriptReplica::state() const {
   return entries;
 }
 
+std::vector<std::string> TorchScriptReplica::modules() const {
+  std::vector<std::string> paths;
+  for (const auto& each : module_.named_modules()) {
+    if (!each.name.empty()) {
+      paths.push_back(each.name);
+    }
+  }
+  return paths;
+}
+
 std::unique_ptr<Replica> TorchScriptReplica::Clone() const {
-  return std::unique_ptr<Replica>(new TorchScriptReplica(DeepCopy(module_, std::nullopt), inputs_,
-                                                         arguments_, outputs_, stateful_));
+  return std::unique_ptr<Replica>(new TorchScriptReplica(
+      DeepCopy(module_, std::nullopt), inputs_, arguments_, outputs_, stateful_, eval_modules_));
 }
 
 absl::Status TorchScriptReplica::CheckStages(const std::vector<std::string>& paths) const {
@@ -405,7 +437,8 @@ absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::CloneStage(const St
     part = own;
   }
   return Create(DeepCopy(part, device), role.first ? inputs_ : std::nullopt,
-                role.last ? outputs_ : std::nullopt, stateful_);
+                role.last ? outputs_ : std::nullopt, stateful_,
+                LocalPaths(role.path, role.eval_modules));
 }
 
 std::vector<NewFile> TorchScriptReplica::Files() const {

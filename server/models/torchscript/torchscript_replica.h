@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,12 @@ class TorchScriptReplica final : public Replica {
   // inputs, outputs: tensors of the model's configuration. nullopt: inputs are passed to forward(),
   // and outputs returned, in their order. stateful: MayChangeStateInEval(); true if a forward pass
   // in evaluation mode may change the module or return tensors that a later pass changes.
-  // FAILED_PRECONDITION if `inputs` do not match forward().
+  // eval_modules: paths of submodules that are in evaluation mode in training, too; "" is the
+  // module. FAILED_PRECONDITION if `inputs` do not match forward().
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
       torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
-      std::optional<std::vector<TensorSpec>> outputs, bool stateful);
+      std::optional<std::vector<TensorSpec>> outputs, bool stateful,
+      std::set<std::string> eval_modules = {});
 
   absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                   Mode mode) override;
@@ -44,6 +47,7 @@ class TorchScriptReplica final : public Replica {
   std::vector<at::Tensor> buffers() const override;
   void SetBuffers(const std::vector<at::Tensor>& values) override;
   std::vector<StateEntry> state() const override;
+  std::vector<std::string> modules() const override;
   std::unique_ptr<Replica> Clone() const override;
   absl::Status CheckStages(const std::vector<std::string>& paths) const override;
   absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,
@@ -53,7 +57,8 @@ class TorchScriptReplica final : public Replica {
  private:
   TorchScriptReplica(torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
                      std::optional<std::vector<ArgumentPlan>> arguments,
-                     std::optional<std::vector<TensorSpec>> outputs, bool stateful);
+                     std::optional<std::vector<TensorSpec>> outputs, bool stateful,
+                     std::set<std::string> eval_modules);
 
   // Attribute of a module that holds a buffer. A forward pass may assign another tensor to it.
   struct BufferSlot {
@@ -75,6 +80,7 @@ class TorchScriptReplica final : public Replica {
   const std::optional<std::vector<ArgumentPlan>> arguments_;  // built from inputs_
   const std::optional<std::vector<TensorSpec>> outputs_;
   const bool stateful_;
+  const std::set<std::string> eval_modules_;
   Mode mode_;
   std::vector<Parameter> parameters_;
   std::vector<BufferSlot> buffers_;

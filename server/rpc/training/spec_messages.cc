@@ -424,6 +424,7 @@ absl::Status ReadOptions(const braid::v1::TrainingOptions& message, TrainerSpec*
   }
   spec->grad_scaler = ReadGradScaler(message.grad_scaler());
   spec->sync_batch_norm = message.sync_batch_norm();
+  spec->eval_modules.assign(message.eval_modules().begin(), message.eval_modules().end());
   spec->seed = message.seed();
   for (const auto& stage : message.stages()) {
     spec->stages.push_back({stage.path(), {stage.devices().begin(), stage.devices().end()}});
@@ -458,6 +459,7 @@ void WriteOptions(const TrainerSpec& spec, braid::v1::TrainingOptions* message) 
   message->set_non_finite(WriteEnum<braid::v1::NonFinite>(spec.non_finite));
   message->set_sync(WriteEnum<braid::v1::Sync>(spec.sync));
   message->set_sync_batch_norm(spec.sync_batch_norm);
+  message->mutable_eval_modules()->Add(spec.eval_modules.begin(), spec.eval_modules.end());
   message->set_seed(spec.seed);
   for (const StageSpec& stage : spec.stages) {
     auto* out = message->add_stages();

@@ -2,7 +2,6 @@
 
 #include <re2/re2.h>
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -10,13 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/training/name_pattern.h"
 #include "server/training/number_checks.h"
 
 namespace braid {
 namespace {
-
-// Maximum size of a compiled pattern in bytes, thousands of times what parameter names need.
-constexpr int64_t kMaxPatternMemory = int64_t{1} << 20;
 
 absl::Status CheckNumber(const std::string& field, std::optional<double> value, bool frozen) {
   if (!value) {
@@ -34,22 +31,6 @@ absl::Status CheckNumbers(const ParameterGroupSpec& spec, const std::string& whe
   return CheckNumber(where + "momentum", spec.momentum, spec.frozen);
 }
 
-absl::StatusOr<std::unique_ptr<RE2>> Compile(const std::string& pattern, const std::string& field) {
-  if (pattern.empty()) {
-    return InvalidField(field, "is empty; expected a regular expression");
-  }
-  RE2::Options options;
-  options.set_log_errors(false);  // the client gets them
-  options.set_max_mem(kMaxPatternMemory);
-  auto expression = std::make_unique<RE2>(pattern, options);
-  if (!expression->ok()) {
-    return InvalidField(field,
-                        absl::StrCat("\"", Excerpt(pattern), "\" is not a regular expression (",
-                                     Excerpt(expression->error()), ")"));
-  }
-  return expression;
-}
-
 }  // namespace
 
 absl::StatusOr<ParameterGroups> ParameterGroups::Create(std::vector<ParameterGroupSpec> specs,
@@ -58,7 +39,7 @@ absl::StatusOr<ParameterGroups> ParameterGroups::Create(std::vector<ParameterGro
   for (size_t g = 0; g < specs.size(); ++g) {
     const std::string where = absl::StrCat("parameter_groups[", g, "].");
     const std::string& pattern = specs[g].pattern;
-    BRAID_ASSIGN_OR_RETURN(const auto expression, Compile(pattern, where + "pattern"));
+    BRAID_ASSIGN_OR_RETURN(const auto expression, CompileNamePattern(pattern, where + "pattern"));
     BRAID_RETURN_IF_ERROR(CheckNumbers(specs[g], where));
     bool found = false;
     for (size_t p = 0; p < names.size(); ++p) {

@@ -12,6 +12,7 @@
 #include "server/base/text.h"
 #include "server/devices/run_on.h"
 #include "server/training/step/autocast_type.h"
+#include "server/training/step/eval_modules.h"
 
 namespace braid {
 namespace {
@@ -100,6 +101,24 @@ absl::StatusOr<PlacedStage> PlaceStage(const ReplicaSet& served, const StageRole
                      std::move(communicator)};
 }
 
+// Returns the submodules of the model that run in evaluation mode in training.
+absl::StatusOr<std::vector<std::string>> EvalModules(const ReplicaSet& served,
+                                                     const std::vector<std::string>& patterns) {
+  if (patterns.empty()) {
+    return std::vector<std::string>();
+  }
+  std::vector<std::string> modules;
+  BRAID_RETURN_IF_ERROR(RunOnEach(served.first_workers(1), Phase::kLoad, [&](size_t) {
+    modules = served.replica(0).modules();
+    return absl::OkStatus();
+  }));
+  BRAID_ASSIGN_OR_RETURN(std::vector<std::string> found, FindEvalModules(patterns, modules));
+  if (const absl::Status status = served.replica(0).CheckEvalModules(found); !status.ok()) {
+    return InvalidField("eval_modules", status.message());
+  }
+  return found;
+}
+
 absl::Status PlaceOutput(const ReplicaSet& served, TrainerSpec* spec, Placement* placement) {
   Worker& primary = placement->stages.back().replicas.worker(0);
   placement->output_worker = &primary;
@@ -138,10 +157,15 @@ absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec) {
     BRAID_ASSIGN_OR_RETURN(std::vector<size_t> workers, FindWorkers(served, stage, field));
     on.push_back(std::move(workers));
   }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> eval_modules,
+                         EvalModules(served, spec->eval_modules));
   Placement placement;
   for (size_t s = 0; s < spec->stages.size(); ++s) {
-    const StageRole role{spec->stages[s].path, s == 0, s + 1 == spec->stages.size(),
-                         spec->sync_batch_norm};
+    const StageRole role{.path = spec->stages[s].path,
+                         .first = s == 0,
+                         .last = s + 1 == spec->stages.size(),
+                         .sync_batch_norm = spec->sync_batch_norm,
+                         .eval_modules = eval_modules};
     BRAID_ASSIGN_OR_RETURN(PlacedStage stage,
                            PlaceStage(served, role, on[s], absl::StrCat("stages[", s, "]")));
     placement.stages.push_back(std::move(stage));

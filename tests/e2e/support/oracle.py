@@ -67,21 +67,26 @@ def _mix(seed: int, stream: int) -> int:
 
 
 def seeded_forward_in_chunks(
-    forward: Callable[..., Tensor], inputs: dict[str, Tensor], replicas: int, seed: int, step: int
+    forward: Callable[..., Tensor],
+    inputs: dict[str, Tensor],
+    replicas: int,
+    seed: int,
+    step: int,
+    stage: int = 0,
 ) -> Tensor:
     """Returns the concatenated outputs of forward(**chunk) for each replica's chunk.
 
     Seeds PyTorch's generator like the server does for each chunk of each step, so models with
     dropout can be compared exactly.
 
-    seed: of the trainer. step: the number of the operation.
+    seed: of the trainer. step: the number of the operation. stage: the number of the stage.
     """
     names = list(inputs)
     outputs, row = [], 0
     with torch.random.fork_rng():
         for chunk in zip(*(torch.chunk(value, replicas) for value in inputs.values())):
-            # Mixes the operation, the stage (always 0) and the first row of the chunk.
-            torch.manual_seed(_mix(_mix(_mix(seed, step), 0), row))
+            # Mixes the operation, the stage and the first row of the chunk.
+            torch.manual_seed(_mix(_mix(_mix(seed, step), stage), row))
             outputs.append(forward(**dict(zip(names, chunk))))
             row += len(chunk[0])
     return torch.cat(outputs)

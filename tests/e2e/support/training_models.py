@@ -110,6 +110,20 @@ class InstanceNormed(nn.Module):
         return self.last(self.bare(self.batch(y)).flatten(1))
 
 
+class Backbone(nn.Module):
+    """A backbone with batch norm and dropout, and a head with dropout: 6 → 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.4), nn.Linear(8, 5)
+        )
+        self.head = nn.Sequential(nn.Dropout(0.3), nn.Linear(5, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.backbone(x))
+
+
 class Tied(nn.Module):
     """One weight under two names: 6 → 6."""
 
@@ -243,6 +257,7 @@ _MODELS = {
     "with_loss": (WithLoss, _WITH_LOSS),
     "normed": (Normed, torch.zeros(2, 6).double()),  # One row has no variance.
     "instance_normed": (InstanceNormed, torch.zeros(2, 6).double()),
+    "backbone": (Backbone, torch.zeros(2, 6).double()),
     "tied": (Tied, _TIED),
     "branching": (Branching, _row(6)),
     "words": (lambda: Words(sparse=False), _word()),
@@ -267,6 +282,7 @@ NO_PAIR = {"branching"}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "float32": {"precisions": ["bfloat16", "float16"]},
     "staged": {"stages": [["features", "classifier"]]},
+    "backbone": {"stages": [["backbone", "head"]], "eval_modules": ["^backbone$"]},
 }
 _INPUTS = {
     "tied": {"x": _row(6)},

@@ -24,6 +24,7 @@ def export_model(
     format: str,
     stages: Sequence[Sequence[str]],
     precisions: Sequence[str] | None,
+    eval_modules: Sequence[str],
     output_names: Sequence[str] | None,
 ) -> ExportResult:
     """Exports `module`; see `braid.export`."""
@@ -31,6 +32,13 @@ def export_model(
     from braid.exporter.export import export_checked
 
     result = export_checked(
-        module, example_inputs, Path(path), format, stages, precisions, output_names
+        module,
+        example_inputs,
+        Path(path),
+        format,
+        stages,
+        precisions,
+        eval_modules,
+        output_names,
     )
     return replace(result, notes=(*result.notes, note)) if note else result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ class _Request:
     inputs: dict[str, torch.Tensor]
     precisions: Precisions
     chains: list[list[str]]
+    eval_modules: list[str]
     independence: RowIndependence
     batching: Batching
     any_size: Mapping[str, Sequence[int]]
@@ -74,6 +76,7 @@ def export_checked(
     format: str,
     stages: Sequence[Sequence[str]],
     precisions: Sequence[str] | None,
+    eval_modules: Sequence[str],
     output_names: Sequence[str] | None,
 ) -> ExportResult:
     """Exports the module; see `braid.export`."""
@@ -87,6 +90,7 @@ def export_checked(
     inputs = named_inputs(module, example_inputs)
     names = check_output_names(output_names)
     chains = _chains(module, stages)
+    evaluated = _find_modules(module, eval_modules)
     device = device_of(module)
     for name, tensor in inputs.items():
         if tensor.device != device:
@@ -105,7 +109,16 @@ def export_checked(
         batching, notes = _batching(independence, declared, path / "config.pbtxt")
         any_size = {} if declared is None else declared.any_size
         request = _Request(
-            module, inputs, validated, chains, independence, batching, any_size, notes, names
+            module,
+            inputs,
+            validated,
+            chains,
+            evaluated,
+            independence,
+            batching,
+            any_size,
+            notes,
+            names,
         )
         return _export(request, path, format)
 
@@ -168,6 +181,28 @@ def _chains(module: nn.Module, stages: Sequence[Sequence[str]]) -> list[list[str
         )
     check_paths(module, chains)
     return chains
+
+
+def _find_modules(module: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Returns the paths of the submodules that match one of `patterns`, and of theirs."""
+    if isinstance(patterns, str):
+        raise TypeError(f"eval_modules: {patterns!r} (expected a list of patterns)")
+    paths = [path for path, _ in module.named_modules(remove_duplicate=False) if path]
+    matched = []
+    for pattern in patterns:
+        try:
+            found = [path for path in paths if re.search(pattern, path)]
+        except re.error as error:
+            raise ValueError(
+                f"eval_modules: '{pattern}' is not a regular expression ({error})"
+            ) from None
+        if not found:
+            known = ", ".join(paths[:5]) + (", …" if len(paths) > 5 else "")
+            raise ValueError(
+                f"eval_modules: '{pattern}' matches no submodule (the model has {known or 'none'})"
+            )
+        matched += found
+    return [path for path in paths if any(f"{path}.".startswith(f"{each}.") for each in matched)]
 
 
 def _precisions(precisions: Sequence[str] | None, module: nn.Module) -> Precisions:
@@ -255,6 +290,7 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
                 request.inputs,
                 request.precisions,
                 request.chains,
+                request.eval_modules,
                 request.independence,
                 request.output_names,
             )

@@ -35,7 +35,8 @@ def test_every_option_has_its_field():
         "--loss-mode", "per_replica", "--optimizer", "RMSprop:alpha=0.9", "--lr", "0.1",
         "--weight-decay", "0.01", "--momentum", "0.9", "--group", "bias$:frozen=true",
         "--schedule", "StepLR:step_size=10", "--warmup", "5", "--clip-grad-norm", "1.5",
-        "--precision", "bfloat16", "--sync-batch-norm", "--micro-batch", "8",
+        "--precision", "bfloat16", "--sync-batch-norm", "--eval-modules", "^a", "--eval-modules",
+        "bn", "--micro-batch", "8",
         "--stage", "a=cpu:0,cpu:1", "--stage", "b=cpu:0", "--output-device", "host",
         "--checkpoint-every", "100", "--seed", "7", "--set", "sync=all_reduce",
         "--set", "checkpoints.keep=5",
@@ -59,6 +60,7 @@ def test_every_option_has_its_field():
     assert (options.sync_batch_norm, options.micro_batch, options.output_device) == (
         True, 8, "host"
     )
+    assert list(options.eval_modules) == ["^a", "bn"]
     assert [(stage.path, list(stage.devices)) for stage in options.stages] == [
         ("a", ["cpu:0", "cpu:1"]), ("b", ["cpu:0"])
     ]

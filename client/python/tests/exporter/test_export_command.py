@@ -164,6 +164,8 @@ def test_missing_gpu_is_an_error(models, capsys):
      "--input: cannot create 4 rows of "),
     (["shell_models:Net", "net", *INPUTS, "--format", "onnx"], "--format: invalid value 'onnx' (expected auto, pair, torchscript, aot)"),
     (["shell_models:Net", "net", *INPUTS, "--stages", "features,head"], "no submodule 'head'"),
+    (["shell_models:Net", "net", *INPUTS, "--eval-modules", "features", "--eval-modules", "bn"],
+     "eval_modules: 'bn' matches no submodule"),
 ])
 def test_usage_error_exits_with_status_2(models, capsys, arguments, reason):
     assert main(["export", *arguments]) == 2
@@ -176,5 +178,5 @@ def test_help_lists_all_options(capsys):
     said = capsys.readouterr().out
     assert "braid export mymodels:make_net models/net --input x=FP32:784" in said
     for option in ("--input", "--set", "--weights", "--device", "--format", "--stages",
-                   "--precision", "--rows", "--seed"):
+                   "--precision", "--eval-modules", "--rows", "--seed"):
         assert option in said

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -107,6 +108,27 @@ TEST(PairManifestTest, AcceptsModelWithoutTrainingGraphs) {
   EXPECT_FALSE(read.parts[0].programs[0].forward);
 }
 
+TEST(PairManifestTest, ReadsASecondSetOfPartsForModulesInEvaluationMode) {
+  json manifest = Manifest();
+  manifest["modules"] = {"norm", "norm.inner"};
+  manifest["eval_modules"] = {"norm.inner"};
+  manifest["parts"].push_back(manifest["parts"][0]);
+  manifest["parts"][1]["eval_modules"] = true;
+  BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest read, ParsePairManifest(manifest.dump()));
+  EXPECT_THAT(read.modules, ElementsAre("norm", "norm.inner"));
+  EXPECT_THAT(read.eval_modules, ElementsAre("norm.inner"));
+  EXPECT_FALSE(read.parts[0].eval_modules);
+  EXPECT_TRUE(read.parts[1].eval_modules);
+}
+
+TEST(PairManifestTest, WithoutModulesTheyAreThoseWithState) {
+  const std::string text =
+      absl::StrReplaceAll(Manifest().dump(), {{"\"mean\"", "\"body.norm.mean\""}});
+  BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest read, ParsePairManifest(text));
+  EXPECT_THAT(read.modules, ElementsAre("body.norm"));
+  EXPECT_THAT(read.eval_modules, ElementsAre());
+}
+
 struct Damage {
   const char* name;
   std::function<void(json&)> make;
@@ -137,6 +159,9 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"ChainOfNoParts",
                [](json& m) { m["chains"] = {{"third"}}; },
                {"chains[0]: 'third' is not a part"}},
+        Damage{"NoPartsForEvalModules",
+               [](json& m) { m["eval_modules"] = {"norm"}; },
+               {"parts with \"eval_modules\" are missing"}},
         Damage{"OtherSchema",
                [](json& m) { m["schema_version"] = 7; },
                {"schema_version: 7", "expected 1"}},

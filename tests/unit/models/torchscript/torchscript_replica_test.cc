@@ -431,6 +431,36 @@ TEST(CloneStageTest, StagesPassTensorsInOrder) {
   EXPECT_TRUE(at::equal((*replica->Forward({x}, Mode::kTrain))[0], whole[0]));
 }
 
+TEST(CloneStageTest, EvalModulesStayInEvaluationModeInTraining) {
+  torch::jit::Module module = NewModule();
+  for (const char* name : {"first", "second"}) {
+    torch::jit::Module inner = NewModule();
+    inner.define("def forward(self, x):\n  return x * 2 if self.training else x\n");
+    torch::jit::Module part = NewModule();
+    part.register_module("inner", inner);
+    part.define("def forward(self, x):\n  return self.inner.forward(x)\n");
+    module.register_module(name, part);
+  }
+  module.define("def forward(self, x):\n  return self.second.forward(self.first.forward(x))\n");
+  const std::unique_ptr<Replica> replica = MakeReplica(module, Config());
+  EXPECT_THAT(replica->modules(), ElementsAre("first", "first.inner", "second", "second.inner"));
+  const auto trained = [&](const StageRole& role) {
+    const auto stage = replica->CloneStage(role, c10::kCPU);
+    EXPECT_THAT(stage, IsOk());
+    // A pass in evaluation mode in between does not change the modes.
+    EXPECT_THAT((*stage)->Forward({at::ones({1, 2})}, Mode::kEval), IsOk());
+    const auto outputs = (*stage)->Clone()->Forward({at::ones({1, 2})}, Mode::kTrain);
+    EXPECT_THAT(outputs, IsOk());
+    return (*outputs)[0].max().item<float>();
+  };
+  EXPECT_EQ(trained({}), 4);
+  EXPECT_EQ(trained({.eval_modules = {"first", "first.inner"}}), 2);
+  const std::vector<std::string> second = {"second", "second.inner"};
+  EXPECT_EQ(trained({.path = "first", .last = false, .eval_modules = second}), 2);
+  EXPECT_EQ(trained({.path = "second", .first = false, .eval_modules = second}), 1);
+  EXPECT_EQ(trained({.path = "second.inner", .first = false, .eval_modules = second}), 1);
+}
+
 // Skipping None would shift the arguments of the next stage.
 TEST(CloneStageTest, RejectsNoneBetweenStages) {
   torch::jit::Module module = NewModule();

@@ -133,6 +133,7 @@ TEST_P(RoundTripTest, WritesWhatItRead) {
     precision: PRECISION_FLOAT16
     grad_scaler { init_scale: 2 growth_factor: 3 backoff_factor: 0.25 growth_interval: 7 }
     non_finite: NON_FINITE_SKIP sync: SYNC_ALL_REDUCE sync_batch_norm: true seed: 9
+    eval_modules: ['^a$', 'bn']
     stages { path: 'p' devices: ['cpu:0', 'cpu:1'] } stages { path: 'q' devices: 'cpu:1' }
     output_device: 'host' micro_batch: 8
     checkpoints { every_operations: 5 every_seconds: 1.5 keep: 2 } idle_timeout_seconds: 60 })")

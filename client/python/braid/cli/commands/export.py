@@ -84,6 +84,11 @@ _INPUT = "NAME=DTYPE[:DIMS][@LOW..HIGH]"
     "in float32, and float16 on a GPU]",
 )
 @option(
+    "--eval-modules", metavar="PATTERN", multiple=True,
+    help="Also export training with the submodules whose names match the pattern in evaluation "
+    "mode, for braid train --eval-modules; may be repeated",
+)
+@option(
     "--output-name", "output_names", multiple=True, metavar="NAME",
     help="Name an output; repeat for each output, in order [default: the names that the module "
     "gives them, else output__0 and so on]",
@@ -108,6 +113,7 @@ def command(
     format: Any,
     stages: Sequence[str],
     precisions: Sequence[str],
+    eval_modules: Sequence[str],
     output_names: Sequence[str],
     rows: int,
     seed: int,
@@ -130,6 +136,7 @@ def command(
             format,
             stages=[chain.split(",") for chain in stages],
             precisions=[each for each in precisions if each != "none"] if precisions else None,
+            eval_modules=eval_modules,
             output_names=output_names or None,
         )
     except ExportError as error:

@@ -124,6 +124,11 @@ def _creation(name: str, group: str, **settings: Any) -> Any:
     help="Compute batch normalization over the whole batch instead of the rows of each device",
 )
 @_creation(
+    "--eval-modules", _PLACE, multiple=True, metavar="PATTERN",
+    help="Run submodules whose paths match the pattern, and theirs, in evaluation mode in "
+    "training, such as the batch norm of a frozen backbone; repeat for each pattern",
+)
+@_creation(
     "--micro-batch", _PLACE, type=_INT64, default=0, metavar="ROWS",
     help="Maximum of rows that a device works on at once",
 )
@@ -252,6 +257,7 @@ def _fill_options(message: Any, given: Mapping[str, Any]) -> None:
         message.clipping.max_norm = given["clip_grad_norm"]
     if given["sync_batch_norm"]:
         message.sync_batch_norm = True
+    message.eval_modules.extend(given["eval_modules"])
     if given["micro_batch"]:
         message.micro_batch = given["micro_batch"]
     if given["output_device"]:

@@ -11,7 +11,7 @@ from braid.exporter import export_errors
 from braid.exporter.checks.operators import OperatorCheck
 from braid.exporter.checks.repeatability import check_repeatable
 from braid.exporter.model import rows, run_context
-from braid.exporter.model.run_context import autocast, in_mode
+from braid.exporter.model.run_context import autocast
 from braid.exporter.model.signature import call, flatten_outputs
 from braid.exporter.model.state import (
     bindings_restored,
@@ -35,7 +35,7 @@ def run(part: Part) -> None:
         for count in (traced_batch_size(part) + 1, traced_batch_size(part)):
             inputs = {name: rows.repeat_rows(each, count) for name, each in part.inputs.items()}
             state = _state(part, training)
-            with in_mode(part.module, training), torch.set_grad_enabled(training):
+            with part.in_mode(training), torch.set_grad_enabled(training):
                 with caught_errors.recorded() as raised:
                     names, outputs = _run_watched(part, state, inputs)
             caught_errors.check_eager(raised)
@@ -59,7 +59,7 @@ def run_precision(part: Part, precision: torch.dtype) -> None:
             examples = part.examples(training, precision).items()
             inputs = {name: rows.repeat_rows(each, count) for name, each in examples}
             state = _state(part, training)
-            with in_mode(part.module, training), torch.set_grad_enabled(training):
+            with part.in_mode(training), torch.set_grad_enabled(training):
                 with (
                     run_context.seeded(device, 0),
                     caught_errors.recorded() as raised,
@@ -185,7 +185,7 @@ def min_rows(part: Part, device: torch.device) -> list[int]:
 def _takes_one_row(part: Part, device: torch.device, training: bool) -> bool:
     inputs = {name: rows.repeat_rows(example, 1) for name, example in part.inputs.items()}
     state = {entry.name: entry.copy() for entry in part.untied}
-    with run_context.seeded(device, 0), in_mode(part.module, training), torch.no_grad():
+    with run_context.seeded(device, 0), part.in_mode(training), torch.no_grad():
         try:
             part.run(state, inputs)
         except (ValueError, RuntimeError):  # For example from batch norm: one row has no variance.

@@ -10,7 +10,7 @@ import torch
 from braid._export import ExportError
 from braid.exporter import export_errors
 from braid.exporter.model import rows, run_context
-from braid.exporter.model.run_context import autocast, in_mode
+from braid.exporter.model.run_context import autocast
 from braid.exporter.trace.joint_graph import Part
 
 SEED = 20
@@ -107,7 +107,7 @@ class ReferenceRun:
             with torch.no_grad():
                 for place, tensor in enumerate(nudged):
                     nudge_tensor(tensor, nudge * 1000 + place)
-        with in_mode(self.part.module, True), ExitStack() as held:
+        with self.part.in_mode(True), ExitStack() as held:
             outputs = self._run(True, precision, state, inputs, held)
             named = dict(zip(self.part.names, outputs))
             values = {output_key(name, True): tensor.detach() for name, tensor in named.items()}
@@ -153,7 +153,7 @@ class ReferenceRun:
         held: ExitStack | None = None,
     ) -> list[torch.Tensor]:
         try:
-            with run_context.seeded(self.device, SEED), in_mode(self.part.module, training):
+            with run_context.seeded(self.device, SEED), self.part.in_mode(training):
                 with autocast(self.device, precision):
                     return self.part.run(state, dict(inputs), held)
         except ExportError:

@@ -100,7 +100,7 @@ def _run(part: Part, training: bool) -> list[torch.Tensor]:
     state = {entry.name: entry.copy() for entry in part.untied}
     for entry in part.untied:
         state[entry.name].requires_grad_(training and entry.trainable)
-    with in_mode(part.module, training), torch.set_grad_enabled(training):
+    with part.in_mode(training), torch.set_grad_enabled(training):
         with (
             run_context.seeded(device_of(part.module), 0),
             tensors_placed(part.module, part.entries, state),

@@ -53,7 +53,10 @@ class Precision:
 
 @dataclass(frozen=True)
 class ExportedPart:
+    """Programs of a part. eval_modules: True if they are those with modules in evaluation mode."""
+
     part: Part
+    eval_modules: bool
     min_training_rows: int
     min_evaluation_rows: int
     precisions: list[Precision]
@@ -61,8 +64,16 @@ class ExportedPart:
 
 @dataclass(frozen=True)
 class Pair:
+    """Graphs of a module and of its stages.
+
+    modules: paths of all submodules.
+    eval_modules: paths of those that are in evaluation mode in the parts with `eval_modules`.
+    """
+
     device: torch.device
     state: list[StateEntry]
+    modules: list[str]
+    eval_modules: list[str]
     chains: list[list[str]]
     parts: list[ExportedPart]
     row_independence: RowIndependence
@@ -102,6 +113,8 @@ class Pair:
             "device": self.device.type,
             "row_independence": self.row_independence.as_json(),
             "state": [_state_json(entry) for entry in self.state],
+            "modules": self.modules,
+            "eval_modules": self.eval_modules,
             "chains": self.chains,
             "parts": [_part_json(index, part) for index, part in enumerate(self.parts)],
         }
@@ -112,6 +125,7 @@ def make_pair(
     inputs: dict[str, torch.Tensor],
     precisions: Precisions,
     chains: list[list[str]],
+    eval_modules: list[str],
     row_independence: RowIndependence,
     output_names: list[str],
 ) -> Pair:
@@ -119,6 +133,8 @@ def make_pair(
 
     precisions: in addition to the model's own.
     chains: pipelines, as lists of submodule paths.
+    eval_modules: paths of the submodules for which a second set of graphs is traced, with these in
+        evaluation mode in training, too.
     row_independence: result that the package records.
     output_names: names to use instead of the module's, or empty.
     """
@@ -126,8 +142,12 @@ def make_pair(
     _check_mode_switch(module)
     device = device_of(module)
     state = state_entries(module)
-    whole = Part("", module, state, inputs, given_names=output_names)
-    parts = [whole, *stages.make_parts(whole, chains, device)]
+    evaluated = tuple(map(module.get_submodule, eval_modules))
+    sets = []
+    for each in [(), evaluated] if evaluated else [()]:
+        whole = Part("", module, state, inputs, each, given_names=output_names)
+        sets.append([whole, *stages.make_parts(whole, chains, device)])
+    parts = [part for each in sets for part in each]
     progress.stage("checking forward and backward")
     for part in parts:
         dry_run.run(part)
@@ -135,17 +155,19 @@ def make_pair(
     for name in precisions.names:
         try:
             with precision_errors(name):
-                stages.infer_datatypes(parts, chains, DTYPES[name], device)
+                for each in sets:
+                    stages.infer_datatypes(each, chains, DTYPES[name], device)
                 for part in parts:
                     dry_run.run_precision(part, DTYPES[name])
                 made.append([_trace(part, name, device) for part in parts])
         except PrecisionError as error:
             precisions.skip(error)
     exported = [
-        ExportedPart(part, *dry_run.min_rows(part, device), list(of_part))
-        for part, of_part in zip(parts, zip(*made))
+        ExportedPart(part, place >= len(sets[0]), *dry_run.min_rows(part, device), list(of_part))
+        for place, (part, of_part) in enumerate(zip(parts, zip(*made)))
     ]
-    return Pair(device, state, chains, exported, row_independence)
+    modules = [path for path, _ in module.named_modules(remove_duplicate=False) if path]
+    return Pair(device, state, modules, eval_modules, chains, exported, row_independence)
 
 
 def _check_mode_switch(module: nn.Module) -> None:
@@ -230,6 +252,7 @@ def _part_json(index: int, exported: ExportedPart) -> dict[str, Any]:
     }
     return {
         "path": part.path,
+        "eval_modules": exported.eval_modules,
         "inputs": io["input"],
         "outputs": io["output"],
         "min_training_rows": exported.min_training_rows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
@@ -54,12 +54,19 @@ def without_validation() -> Iterator[None]:
 
 
 @contextmanager
-def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
-    """Sets training or evaluation mode, dense gradients, and kernels that can be traced."""
+def in_mode(
+    module: nn.Module, training: bool, evaluated: Sequence[nn.Module] = ()
+) -> Iterator[None]:
+    """Sets training or evaluation mode, dense gradients, and kernels that can be traced.
+
+    evaluated: submodules that are in evaluation mode in training, too.
+    """
     modules = list(module.modules())
     before = {each: each.training for each in modules}
     sparse = [each for each in modules if getattr(each, "sparse", False) is True]
     module.train(training)
+    for each in evaluated:
+        each.eval()
     for each in sparse:
         each.sparse = False
     try:

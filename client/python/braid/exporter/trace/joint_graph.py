@@ -6,7 +6,7 @@ parameters, buffers and inputs, in this order.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -49,6 +49,7 @@ class Part:
 
     entries: state of the part, named as in the whole model.
     inputs: examples by name.
+    evaluated: submodules that are in evaluation mode in training, too.
     names: output names.
     given_names: output names to use instead of the module's, or empty.
     copied: by training mode, True for each output that must be copied to own its memory.
@@ -63,6 +64,7 @@ class Part:
     module: nn.Module
     entries: list[StateEntry]
     inputs: dict[str, torch.Tensor]
+    evaluated: tuple[nn.Module, ...] = ()
     input_gradients: bool = False
     names: list[str] = field(default_factory=list)
     given_names: list[str] = field(default_factory=list)
@@ -74,6 +76,9 @@ class Part:
     @property
     def untied(self) -> list[StateEntry]:
         return [entry for entry in self.entries if entry.tied_to is None]
+
+    def in_mode(self, training: bool) -> AbstractContextManager[None]:
+        return in_mode(self.module, training, self.evaluated)
 
     def examples(self, training: bool, precision: torch.dtype | None) -> dict[str, torch.Tensor]:
         return self.as_given(self.inputs, training, precision)
@@ -207,7 +212,7 @@ def _trace(
     symbol = fakes[-1].shape[0].node.expr
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
-        stack.enter_context(in_mode(part.module, training))
+        stack.enter_context(part.in_mode(training))
         stack.enter_context(recurrent.patched())
         stack.enter_context(instance_norm.as_group_norm())
         stack.enter_context(decompositions.patched())

@@ -10,7 +10,7 @@ from torch import nn
 from braid._export import ExportError
 from braid.exporter import export_errors, source
 from braid.exporter.model import rows, run_context
-from braid.exporter.model.run_context import autocast, in_mode
+from braid.exporter.model.run_context import autocast
 from braid.exporter.model.signature import flatten_outputs, positional_names
 from braid.exporter.model.state import StateEntry, contiguous_copy, reparametrized, state_entries
 from braid.exporter.trace.joint_graph import Part
@@ -46,7 +46,9 @@ def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
     for path, module in zip(chain, modules):
         names = positional_names(module, len(given), path)
         entries = _entries(whole, module, path)
-        part = Part(path, module, entries, dict(zip(names, given)), input_gradients=bool(parts))
+        inside = set(module.modules())
+        evaluated = tuple(each for each in whole.evaluated if each in inside)
+        part = Part(path, module, entries, dict(zip(names, given)), evaluated, bool(parts))
         parts.append(part)
         with torch.no_grad():
             given = [contiguous_copy(each) for each in _run([module], whole, given, False, device)]
@@ -167,7 +169,7 @@ def _run(
     """Runs the modules in sequence and returns the outputs of the last one."""
     state = {entry.name: entry.copy() for entry in whole.untied}
     flowing: list[Any] = list(given)
-    with run_context.seeded(device, _SEED), in_mode(whole.module, training):
+    with run_context.seeded(device, _SEED), whole.in_mode(training):
         with reparametrized(whole.module, whole.entries, state), autocast(device, precision):
             for module in modules:
                 result = module(*flowing)

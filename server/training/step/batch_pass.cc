@@ -108,6 +108,10 @@ absl::Status BatchPass::Split(const RankContext& context) {
 }
 
 BatchPass::Tensors BatchPass::StageInputs(size_t stage, size_t chunk, bool keep_graph) const {
+  // Only a stage before this one with trained parameters needs the gradients of the inputs.
+  const auto end = model_.stages.begin() + static_cast<std::ptrdiff_t>(stage);
+  const bool wanted = keep_graph && std::any_of(model_.stages.begin(), end,
+                                                [](const Stage* each) { return each->trains(); });
   const c10::Device device = model_.stages[stage]->worker(chunk).torch_device();
   const std::vector<Tensors>& before = stages_[stage - 1].outputs;
   Tensors inputs;
@@ -120,7 +124,7 @@ BatchPass::Tensors BatchPass::StageInputs(size_t stage, size_t chunk, bool keep_
     at::Tensor input =
         ConcatenateRows(chunks, StartOf(stage, chunk), stages_[stage].split[chunk], device)
             .detach();
-    inputs.push_back(input.requires_grad_(keep_graph && input.is_floating_point()));
+    inputs.push_back(input.requires_grad_(wanted && input.is_floating_point()));
   }
   return inputs;
 }

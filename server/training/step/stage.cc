@@ -77,6 +77,12 @@ std::vector<std::string> Stage::ParameterNames() const {
   return names;
 }
 
+bool Stage::trains() const {
+  const std::vector<Parameter>& parameters = replica(0).parameters();
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const Parameter& each) { return each.value.requires_grad(); });
+}
+
 std::vector<bool> Stage::Reached(size_t replicas) const {
   std::vector<bool> reached = flat_[0].reached();
   for (size_t r = 1; r < replicas; ++r) {

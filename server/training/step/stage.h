@@ -56,6 +56,8 @@ class Stage {
                                 size_t buffer) const;
   // Returns the names of the trainable parameters in the whole model.
   std::vector<std::string> ParameterNames() const;
+  // Returns true if a parameter is not frozen.
+  bool trains() const;
   // Returns for each parameter whether one of the first `replicas` replicas has a gradient for it.
   std::vector<bool> Reached(size_t replicas) const;
 

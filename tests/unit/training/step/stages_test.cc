@@ -239,5 +239,22 @@ TEST(StagesTest, WhatGoesOnIsBatched) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("stage 'first'")));
 }
 
+// A gradient of the inputs would cost a backward pass through the stage.
+TEST(FrozenStagesTest, InputsAfterFrozenStagesNeedNoGradient) {
+  torch::jit::Module second = Part("Second", 5, 4);
+  second.define(R"(
+def forward(self, x):
+  assert not x.requires_grad
+  return torch.tanh(x @ self.w + self.b)
+)");
+  const torch::jit::Module module = Chain({{"first", TanhPart("First", 3, 5)}, {"second", second}});
+  TrainerSpec spec = SpecOf({{"first", {"cpu:0"}}, {"second", {"cpu:1"}}});
+  TrainedModule trained(module, 2, spec);
+  EXPECT_THAT(trained.Step(Inputs(6), Classes(6)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("raised an error")));
+  spec.groups = {{.pattern = "^first", .frozen = true}};
+  ExpectTrainsAsOne(module, 2, spec);
+}
+
 }  // namespace
 }  // namespace braid

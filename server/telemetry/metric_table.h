@@ -219,9 +219,11 @@ struct MetricTable {
   Gauges learning_rate{&table,
                        MetricGroup::kTraining,
                        "braid_training_learning_rate",
-                       {"trainer"},
-                       "Learning rate of the first parameter group in the latest update; before "
-                       "the first update, the one that it will use."};
+                       {"trainer", "group"},
+                       "Learning rate of a parameter group in the latest update; before the first "
+                       "update, the one that it will use. group is the group's pattern, empty for "
+                       "the parameters outside groups. Groups without parameters to update, such "
+                       "as frozen ones, have no series."};
   Gauges gradient_norm{&table,
                        MetricGroup::kTraining,
                        "braid_training_gradient_norm",

@@ -45,7 +45,9 @@ void TrainerMetrics::CountStep(absl::Duration duration) {
   table_.step_duration.At({trainer_}).Observe(absl::ToDoubleSeconds(duration));
 }
 
-void TrainerMetrics::SetLearningRate(double lr) { table_.learning_rate.At({trainer_}).Set(lr); }
+void TrainerMetrics::SetLearningRate(absl::string_view group, double lr) {
+  table_.learning_rate.At({trainer_, group}).Set(lr);
+}
 
 void TrainerMetrics::SetGradientNorm(double norm) { table_.gradient_norm.At({trainer_}).Set(norm); }
 

@@ -26,8 +26,8 @@ class TrainerMetrics {
   void RecordLoss(double loss, int64_t rows);
   // Counts an update whose operations took `duration`.
   void CountStep(absl::Duration duration);
-  // Sets the learning rate of the first parameter group.
-  void SetLearningRate(double lr);
+  // Sets the learning rate of a parameter group; "": of the parameters outside groups.
+  void SetLearningRate(absl::string_view group, double lr);
   void SetGradientNorm(double norm);
   // Adds the time of an operation in `phase`.
   void AddPhase(absl::string_view phase, absl::Duration time);

@@ -252,6 +252,14 @@ struct TrainerSpec {
   std::string request_id;
 };
 
+// Learning rate of the parameters of a group.
+struct GroupLearningRate {
+  std::string group;  // ParameterGroupSpec::pattern; empty: the parameters outside groups
+  double lr = 0;
+
+  bool operator==(const GroupLearningRate&) const = default;
+};
+
 // A stage and its devices.
 struct StageInfo {
   std::string path;
@@ -288,6 +296,8 @@ struct TrainerInfo {
   std::string last_operator;
   // Differences between a training step and the same step on one device, one sentence each.
   std::vector<std::string> notes;
+  // Of the next update, one per group with parameters to update.
+  std::vector<GroupLearningRate> lrs;
 };
 
 }  // namespace braid

@@ -171,7 +171,8 @@ def test_training_equals_pytorch(busy: Scrape, last_loss: float) -> None:
 
 
 def test_training_steps(idle: Scrape, busy: Scrape) -> None:
-    assert busy.value("braid_training_learning_rate", trainer="kept") == pytest.approx(0.1)
+    rate = busy.value("braid_training_learning_rate", trainer="kept", group="")
+    assert rate == pytest.approx(0.1)
     assert 0 < busy.value("braid_training_gradient_norm", trainer="kept") < 1000
     assert busy.value("braid_training_step_duration_seconds_count", trainer="kept") == STEPS
     assert 0 < busy.value("braid_training_step_duration_seconds_sum", trainer="kept") < 60

@@ -158,6 +158,36 @@ def test_hyperparameters_of_the_client_apply(trainers: braid.Client) -> None:
         assert trainer.info().lr == 0.1
 
 
+def test_learning_rates_of_each_updated_group_equal_pytorch(trainers: braid.Client) -> None:
+    groups = [
+        {"pattern": r"layers\.0", "frozen": True}, {"pattern": "bias", "lr": 0.3},
+        {"pattern": r"layers\.4"},
+    ]  # fmt: skip
+    schedule = {"name": "StepLR", "step_size": 1, "gamma": 0.1}
+    wanted = Reference("net", SGD, "cross_entropy", groups, schedule)
+    batch = batches(1, ROWS)[0]
+    with new_trainer(
+        trainers,
+        "net",
+        stages=on(3),
+        loss="cross_entropy",
+        optimizer=SGD,
+        parameter_groups=groups,
+        schedule=schedule,
+    ) as trainer:
+        for _ in range(3):
+            rest, _, bias, last = (group["lr"] for group in wanted.stepper.param_groups)
+            rates = pytest.approx({"": rest, "bias": bias, r"layers\.4": last})
+            assert trainer.info().lrs == rates
+            assert trainer.step(*batch).lrs == rates
+            wanted.step(*batch)
+        assert trainer.forward(batch[0], mode="train").lrs == {}
+    with new_trainer(
+        trainers, "net", loss="cross_entropy", optimizer=SGD, parameter_groups=[{"pattern": "."}]
+    ) as trainer:
+        assert trainer.info().lrs == {".": 0.1}
+
+
 def test_sgd_step_is_lr_times_gradient(trainers: braid.Client) -> None:
     """p ← p − lr·grad: the ratio of updates equals the ratio of learning rates."""
     batch = batches(1, ROWS)[0]

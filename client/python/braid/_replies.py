@@ -73,6 +73,7 @@ def trainer_info(proto: Any) -> TrainerInfo:
         accumulated=proto.accumulated,
         skipped=proto.skipped,
         lr=proto.lr,
+        lrs=_rates(proto.lrs),
         memory=[DeviceMemory(m.device, m.current_bytes, m.peak_bytes) for m in proto.memory],
         id=proto.id,
         last_operator=proto.last_operator,
@@ -122,8 +123,13 @@ def _operation_fields(status: Any) -> dict[str, Any]:
         "skipped": status.skipped,
         "gradient_norm": status.gradient_norm if status.HasField("gradient_norm") else None,
         "lr": status.lr if status.HasField("lr") else None,
+        "lrs": _rates(status.lrs),
         "reply_lost": False,
     }
+
+
+def _rates(protos: Iterable[Any]) -> dict[str, float]:
+    return {proto.group: proto.lr for proto in protos}
 
 
 def _chunk(proto: Any) -> Chunk:

@@ -38,6 +38,8 @@ class OperationResult:
     skipped: True if the loss or a gradient was not finite, so nothing was updated.
     gradient_norm: norm of all gradients before clipping; None unless clipping by norm.
     lr: learning rate of the update, for parameters outside groups; None without an update.
+    lrs: learning rates of the update by the patterns of `parameter_groups`, "" for parameters
+        outside groups. Only of groups with parameters to update; empty without an update.
     reply_lost: True if the operation was applied, but its reply was lost with the connection. The
         server keeps only the last reply. Then `loss` is NaN, `step` and `durable_sequence` are
         those of a later operation, and other fields are empty. Only for a `Stream`.
@@ -52,6 +54,7 @@ class OperationResult:
     skipped: bool
     gradient_norm: float | None
     lr: float | None
+    lrs: dict[str, float]
     reply_lost: bool
 
 
@@ -127,6 +130,8 @@ class TrainerInfo:
     accumulated: `forward_backward` and `backward` calls since the last update.
     skipped: batches and updates skipped because a loss or gradient was not finite.
     lr: learning rate of the next update, for parameters outside groups.
+    lrs: learning rates of the next update by the patterns of `parameter_groups`, "" for parameters
+        outside groups. Only of groups with parameters to update.
     memory: memory per device.
     id: unique ID, which distinguishes trainers that had the same name.
     last_operator: ID of the client of the last operation, or a text of the server after a
@@ -147,6 +152,7 @@ class TrainerInfo:
     accumulated: int
     skipped: int
     lr: float
+    lrs: dict[str, float]
     memory: list[DeviceMemory]
     id: str
     last_operator: str

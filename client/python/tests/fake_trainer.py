@@ -30,6 +30,8 @@ class FakeTrainer:
         )
         for loss in self.proto.losses:
             loss.ClearField("module")
+        self.proto.lrs.add(lr=0.1)
+        self.proto.lrs.add(group="^head", lr=0.01)
         self.proto.memory.add(device="cpu:0", current_bytes=10, peak_bytes=20)
         self.history = []
         self.checkpoints = []
@@ -107,6 +109,8 @@ class FakeTrainer:
             self.proto.step += 1
             self.proto.accumulated = 0
             reply.status.lr = request.hyper_parameters.lr or self.proto.lr
+            reply.status.lrs.add(lr=reply.status.lr)
+            reply.status.lrs.add(group="^head", lr=0.01)
         if method in ("ForwardBackward", "Backward"):
             self.proto.accumulated += 1
         if method in _HAVE_LOSS or (method == "Forward" and request.targets):

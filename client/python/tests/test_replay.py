@@ -10,8 +10,8 @@ from braid._replay import Operation, OperationLog
 
 INFO = braid.TrainerInfo(
     name="t", model="m", base_version=1, losses=[], optimizer={}, options={}, devices=(), step=0,
-    applied_sequence=0, durable_sequence=0, accumulated=0, skipped=0, lr=0.1, memory=[], id="1",
-    last_operator="",
+    applied_sequence=0, durable_sequence=0, accumulated=0, skipped=0, lr=0.1, lrs={}, memory=[],
+    id="1", last_operator="",
 )
 
 

@@ -26,6 +26,7 @@ def test_step_sends_batch_and_hyper_parameters(server, trainer):
     )
     assert result.phases == {"forward": 0.5, "reduce": 0.25}
     assert (result.lr, result.gradient_norm, result.skipped) == (0.5, None, False)
+    assert result.lrs == {"": 0.5, "^head": 0.01}
     (request,) = server.received("Step")
     assert request.trainer == "fashion"
     assert [(t.name, t.datatype, list(t.shape)) for t in request.inputs] == [("x", "FP32", [5, 2])]
@@ -155,7 +156,7 @@ def test_info_describes_the_trainer(client):
     assert info.losses == [info.loss]
     assert info.loss == {"name": "cross_entropy", "label_smoothing": 0.1, "reduction": "sum"}
     assert info.options == {}
-    assert (info.skipped, info.lr) == (0, 0.1)
+    assert (info.skipped, info.lr, info.lrs) == (0, 0.1, {"": 0.1, "^head": 0.01})
     assert info.memory == [braid.DeviceMemory("cpu:0", 10, 20)]
     assert info.optimizer == {"name": "AdamW", "lr": 0.01, "betas": (0.8, 0.99)}
     assert info.devices == ("cpu:0", "cpu:1")
@@ -178,8 +179,8 @@ def test_options_round_trip_through_the_server(server, client):
         "non_finite": "skip",
         "sync": "all_reduce",
         "sync_batch_norm": True,
-        "seed": 7,
         "eval_modules": ["^backbone$"],
+        "seed": 7,
         "stages": [{"path": "features", "devices": ["cpu:0"]}],
         "output_device": "host",
         "micro_batch": 8,

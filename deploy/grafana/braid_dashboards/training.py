@@ -69,8 +69,8 @@ def learning() -> list:
               "Norm of all gradients before clipping, for trainers that clip by norm. It often "
               "jumps before the loss becomes non-finite. Near zero, training has stalled.",
               Query(latest("braid_training_gradient_norm"), NAME), width=12),
-        graph("Learning rate", PLAIN, "Learning rate of the first parameter group.",
-              Query(latest("braid_training_learning_rate"), NAME),
+        graph("Learning rate", PLAIN, "Learning rate of each parameter group, by its pattern.",
+              Query(latest("braid_training_learning_rate", "group"), NAME + " {{group}}"),
               calcs=("lastNotNull",)),
         graph("Steps skipped", PER_MINUTE,
               "Batches with a non-finite loss or non-finite gradients, which cause no update.",

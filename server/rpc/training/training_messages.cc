@@ -35,6 +35,15 @@ absl::StatusOr<Operation> ReadBatch(const Request& request, OperationKind kind) 
   return operation;
 }
 
+void WriteRates(const std::vector<GroupLearningRate>& rates,
+                google::protobuf::RepeatedPtrField<braid::v1::GroupLearningRate>* messages) {
+  for (const GroupLearningRate& rate : rates) {
+    auto* message = messages->Add();
+    message->set_group(rate.group);
+    message->set_lr(rate.lr);
+  }
+}
+
 void WriteStatus(const OperationResult& result, bool with_chunks,
                  braid::v1::OperationStatus* message) {
   message->set_applied_sequence(result.applied_sequence);
@@ -48,6 +57,7 @@ void WriteStatus(const OperationResult& result, bool with_chunks,
   if (result.lr) {
     message->set_lr(*result.lr);
   }
+  WriteRates(result.lrs, message->mutable_lrs());
   for (const PhaseTime& phase : result.phases) {
     auto* out = message->add_phases();
     out->set_name(phase.name);
@@ -146,6 +156,7 @@ void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {
   message->set_accumulated(info.accumulated);
   message->set_skipped(info.skipped);
   message->set_lr(info.lr);
+  WriteRates(info.lrs, message->mutable_lrs());
   for (const DeviceMemory& memory : info.memory) {
     auto* out = message->add_memory();
     out->set_device(memory.device);

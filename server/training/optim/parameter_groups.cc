@@ -2,6 +2,7 @@
 
 #include <re2/re2.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -33,6 +34,17 @@ absl::Status CheckNumbers(const ParameterGroupSpec& spec, const std::string& whe
 
 }  // namespace
 
+ParameterGroups::ParameterGroups(std::vector<ParameterGroupSpec> specs,
+                                 std::vector<size_t> group_of)
+    : specs_(std::move(specs)), group_of_(std::move(group_of)) {
+  for (size_t g = 0; g < size(); ++g) {
+    const bool frozen = g > 0 && specs_[g - 1].frozen;
+    if (!frozen && std::find(group_of_.begin(), group_of_.end(), g) != group_of_.end()) {
+      updated_.push_back(g);
+    }
+  }
+}
+
 absl::StatusOr<ParameterGroups> ParameterGroups::Create(std::vector<ParameterGroupSpec> specs,
                                                         const std::vector<std::string>& names) {
   std::vector<size_t> group_of(names.size(), 0);
@@ -54,12 +66,7 @@ absl::StatusOr<ParameterGroups> ParameterGroups::Create(std::vector<ParameterGro
     }
   }
   ParameterGroups groups(std::move(specs), std::move(group_of));
-  for (size_t p = 0; p < names.size(); ++p) {
-    if (!groups.frozen(p)) {
-      return groups;
-    }
-  }
-  if (names.empty()) {
+  if (names.empty() || !groups.updated().empty()) {
     return groups;
   }
   return absl::FailedPreconditionError("every parameter is frozen; there is nothing to train");

@@ -31,12 +31,15 @@ class ParameterGroups {
   size_t size() const { return specs_.size() + 1; }
   const std::vector<ParameterGroupSpec>& specs() const { return specs_; }
 
+  // Returns the groups, by their number in group_of(), that have parameters to update.
+  const std::vector<size_t>& updated() const { return updated_; }
+
  private:
-  ParameterGroups(std::vector<ParameterGroupSpec> specs, std::vector<size_t> group_of)
-      : specs_(std::move(specs)), group_of_(std::move(group_of)) {}
+  ParameterGroups(std::vector<ParameterGroupSpec> specs, std::vector<size_t> group_of);
 
   std::vector<ParameterGroupSpec> specs_;
   std::vector<size_t> group_of_;
+  std::vector<size_t> updated_;
 };
 
 }  // namespace braid

@@ -52,6 +52,9 @@ json WriteReply(const OperationResult& reply) {
   if (reply.lr) {
     out["lr"] = Hex(*reply.lr);
   }
+  for (const GroupLearningRate& rate : reply.lrs) {
+    out["lrs"].push_back({{"group", rate.group}, {"lr", Hex(rate.lr)}});
+  }
   for (const TrainingChunk& chunk : reply.chunks) {
     out["chunks"].push_back({{"device", chunk.device},
                              {"rows", chunk.rows},
@@ -137,6 +140,13 @@ OperationResult ReadReply(Fields* state) {
   reply.loss = fields.GetOptionalHex("loss");
   reply.gradient_norm = fields.GetOptionalHex("gradient_norm");
   reply.lr = fields.GetOptionalHex("lr");
+  if (const json* rates = fields.Find("lrs"); rates != nullptr && rates->is_array()) {
+    for (const json& rate : *rates) {
+      Fields of(rate);
+      reply.lrs.push_back({of.Get<std::string>("group"), of.GetHex("lr")});
+      fields.Fail(of.status());
+    }
+  }
   if (const json* chunks = fields.Find("chunks"); chunks != nullptr && chunks->is_array()) {
     for (const json& chunk : *chunks) {
       Fields of(chunk);

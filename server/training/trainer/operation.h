@@ -88,6 +88,8 @@ struct OperationResult {
   // part of the recorded reply.
   std::optional<double> imbalance;
   std::optional<double> lr;
+  // One per group with parameters to update; empty without an update.
+  std::vector<GroupLearningRate> lrs;
   std::optional<double> loss;
   std::vector<HostTensor> outputs;  // kForward
   std::string model;                // kPublish

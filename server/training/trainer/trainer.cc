@@ -164,7 +164,7 @@ Trainer::Trainer(TrainerSpec spec, std::string id, ModelConfig config,
       thread_("trainer") {
   const absl::MutexLock lock(&mu_);
   UpdateInfo();
-  metrics_.SetLearningRate(lr_);
+  RecordLearningRates(lrs_);
 }
 
 Trainer::~Trainer() {
@@ -283,7 +283,26 @@ void Trainer::UpdateInfo() {
   accumulated_ = model_->accumulated();
   memory_ = model_->memory();
   const auto next = schedule_.Next({});
-  lr_ = next.ok() ? next->front().lr : 0;
+  const std::vector<GroupValues> values =
+      next.ok() ? *next : std::vector<GroupValues>(model_->groups().size());
+  lr_ = values.front().lr;
+  lrs_ = LearningRates(values);
+}
+
+std::vector<GroupLearningRate> Trainer::LearningRates(
+    const std::vector<GroupValues>& values) const {
+  const ParameterGroups& groups = model_->groups();
+  std::vector<GroupLearningRate> rates;
+  for (const size_t g : groups.updated()) {
+    rates.push_back({g == 0 ? "" : groups.specs()[g - 1].pattern, values[g].lr});
+  }
+  return rates;
+}
+
+void Trainer::RecordLearningRates(const std::vector<GroupLearningRate>& rates) {
+  for (const GroupLearningRate& rate : rates) {
+    metrics_.SetLearningRate(rate.group, rate.lr);
+  }
 }
 
 absl::StatusOr<Batch> Trainer::MakeBatch(Operation& operation) const {
@@ -369,8 +388,9 @@ absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
   }
   if (result->updated) {
     result->lr = values.front().lr;
+    result->lrs = LearningRates(values);
   }
-  Record(operation, values, rows, start, *result);
+  Record(operation, rows, start, *result);
   return result;
 }
 
@@ -385,8 +405,8 @@ absl::StatusOr<OperationResult> Trainer::Profiled(
   return result;
 }
 
-void Trainer::Record(const Operation& operation, const std::vector<GroupValues>& values,
-                     int64_t rows, absl::Time start, const OperationResult& result) {
+void Trainer::Record(const Operation& operation, int64_t rows, absl::Time start,
+                     const OperationResult& result) {
   if (result.loss) {
     metrics_.RecordLoss(*result.loss, rows);
   }
@@ -401,7 +421,7 @@ void Trainer::Record(const Operation& operation, const std::vector<GroupValues>&
         losses_ > 0 ? std::optional<double>(loss_sum_ / static_cast<double>(losses_))
                     : std::nullopt;
     schedule_.Advance(loss, operation.hyper_parameters.metric);
-    metrics_.SetLearningRate(values.front().lr);
+    RecordLearningRates(result.lrs);
   } else if (operation.hyper_parameters.metric) {
     schedule_.RecordMetric(*operation.hyper_parameters.metric);
   }
@@ -467,8 +487,8 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
 
 TrainerInfo Trainer::info() const {
   const absl::MutexLock lock(&mu_);
-  return {spec_,    devices_, step_,   applied_, durable_,       accumulated_,
-          skipped_, lr_,      memory_, id_,      last_operator_, NotesOn(config_)};
+  return {spec_, devices_, step_, applied_,       durable_,         accumulated_, skipped_,
+          lr_,   memory_,  id_,   last_operator_, NotesOn(config_), lrs_};
 }
 
 void Trainer::GetSettled(InfoDone done) {
@@ -786,7 +806,7 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool
   durable_ = progress.sequence;
   checkpoint_ = loaded.info;
   UpdateInfo();
-  metrics_.SetLearningRate(lr_);
+  RecordLearningRates(lrs_);
   metrics_.SetLastCheckpoint(loaded.info.created);
   return loaded.info;
 }

@@ -143,10 +143,13 @@ class Trainer {
   absl::Status WriteFile(const Replica& whole, ExportFormat format, ByteSink* sink) const;
   // Records the loss over `rows` rows and the update of an operation that began at `start`, and
   // advances the schedule.
-  void Record(const Operation& operation, const std::vector<GroupValues>& values, int64_t rows,
-              absl::Time start, const OperationResult& result) ABSL_LOCKS_EXCLUDED(mu_);
+  void Record(const Operation& operation, int64_t rows, absl::Time start,
+              const OperationResult& result) ABSL_LOCKS_EXCLUDED(mu_);
   // Records an operation in the metrics. `time`: its part of the time of the next update.
   void RecordMetrics(const OperationResult& result, absl::Duration time);
+  // Returns the learning rates of the groups with parameters to update. values: one per group.
+  std::vector<GroupLearningRate> LearningRates(const std::vector<GroupValues>& values) const;
+  void RecordLearningRates(const std::vector<GroupLearningRate>& rates);
   // Updates the model's part of info().
   void UpdateInfo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns whether a graph is kept for Backward and the client keeps its operations since the last
@@ -208,6 +211,7 @@ class Trainer {
   CheckpointInfo checkpoint_ ABSL_GUARDED_BY(mu_);
   int64_t accumulated_ ABSL_GUARDED_BY(mu_) = 0;
   double lr_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<GroupLearningRate> lrs_ ABSL_GUARDED_BY(mu_);
   std::vector<DeviceMemory> memory_ ABSL_GUARDED_BY(mu_);
 
   // Joined before all of the above, and after the thread that posts to it.

@@ -63,12 +63,12 @@ def test_trainers(call, client):
     ]
     client.create_trainer("fashion", loss="mse", optimizer="SGD")
     assert lines(call("trainers"))[1] == (
-        "fashion  fashion     0        0        0        0  0.1  cpu:0 10 B (peak 20 B)"
+        "fashion  fashion     0        0        0        0  0.1, ^head 0.01  cpu:0 10 B (peak 20 B)"
     )
     assert events(call("trainers", "--json")) == [{"trainers": [{
         "trainer": "fashion", "model": "fashion", "base_version": 1, "step": 0,
         "applied_sequence": 0, "durable_sequence": 0, "skipped": 0, "lr": 0.1,
-        "devices": ["cpu:0", "cpu:1"],
+        "lrs": {"": 0.1, "^head": 0.01}, "devices": ["cpu:0", "cpu:1"],
         "memory": [{"device": "cpu:0", "current_bytes": 10, "peak_bytes": 20}],
     }]}]
 

@@ -51,6 +51,7 @@ TrainerCheckpoint Whole() {
   progress.reply.loss = 0.1 + 0.2;
   progress.reply.gradient_norm = kInfinity;
   progress.reply.lr = 1e-300;
+  progress.reply.lrs = {{"", 1e-300}, {"^head\\.", 0.1}};
   progress.reply.chunks = {{"cpu:0", 2, "first", {"[2, 3]"}, {"[2, 4]", "[2]"}},
                            {"cpu:1", 1, "", {}, {}}};
   progress.reply.outputs = {MakeHost<float>("y", {2, 1}, {1.5F, -2}),
@@ -125,6 +126,7 @@ TEST_F(CheckpointFormatTest, TheRecordedReplyComesBack) {
   EXPECT_EQ(reply.loss, expected.loss);
   EXPECT_EQ(reply.gradient_norm, expected.gradient_norm);
   EXPECT_EQ(reply.lr, expected.lr);
+  EXPECT_EQ(reply.lrs, expected.lrs);
   ASSERT_EQ(reply.chunks.size(), 2);
   EXPECT_EQ(reply.chunks[0].device, "cpu:0");
   EXPECT_EQ(reply.chunks[0].rows, 2);

@@ -113,8 +113,11 @@ TEST_F(TrainerTest, RecordsMetrics) {
   const auto of_it = [this](const std::string& name, const std::string& value) {
     return HasSubstr(name + "{trainer=\"" + trainer_->spec().name + "\"} " + value + "\n");
   };
-  EXPECT_THAT(scrape(), AllOf(of_it("braid_training_learning_rate", "0.1"),
-                              of_it("braid_training_steps_total", "0"),
+  const auto rate = [this](const std::string& value) {
+    return HasSubstr("braid_training_learning_rate{group=\"\",trainer=\"" + trainer_->spec().name +
+                     "\"} " + value + "\n");
+  };
+  EXPECT_THAT(scrape(), AllOf(rate("0.1"), of_it("braid_training_steps_total", "0"),
                               Not(HasSubstr("braid_training_loss{"))));
   ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
   ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
@@ -126,8 +129,7 @@ TEST_F(TrainerTest, RecordsMetrics) {
   EXPECT_THAT(text, AllOf(of_it("braid_training_steps_total", "2"),
                           of_it("braid_training_step_duration_seconds_count", "2"),
                           of_it("braid_training_replayed_steps_total", "1"),
-                          of_it("braid_training_skipped_steps_total", "0"),
-                          of_it("braid_training_learning_rate", "0.25"),
+                          of_it("braid_training_skipped_steps_total", "0"), rate("0.25"),
                           of_it("braid_replica_imbalance_ratio_count", "2"),
                           of_it("braid_training_samples_total", "40")));
   EXPECT_THAT(text,
@@ -186,6 +188,7 @@ TEST_F(TrainerTest, UpdatesReturnTheLearningRate) {
   update.hyper_parameters.lr = 0.25;
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult result, Do(std::move(update)));
   EXPECT_EQ(result.lr, 0.25);
+  EXPECT_THAT(result.lrs, ElementsAre(GroupLearningRate{"", 0.25}));
   EXPECT_FALSE(result.gradient_norm.has_value());  // nobody asked for it
   std::vector<std::string> phases;
   for (const PhaseTime& phase : result.phases) {
@@ -193,6 +196,16 @@ TEST_F(TrainerTest, UpdatesReturnTheLearningRate) {
   }
   EXPECT_THAT(phases, ElementsAre("queue", "copy_in", "forward", "loss", "backward", "reduce",
                                   "update", "broadcast", "copy_out"));
+}
+
+TEST_F(TrainerTest, LearningRatesAreThoseOfTheGroupsThatAreUpdated) {
+  TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 1});
+  spec.groups = {{.pattern = "^b", .frozen = true}, {.pattern = "^w", .lr = 0.5}};
+  spec.schedule.kind = ExponentialScheduleSpec{0.1};
+  trainer_ = bench_.MustCreate(spec);
+  EXPECT_THAT(trainer_->info().lrs, ElementsAre(GroupLearningRate{"^w", 0.5}));
+  EXPECT_THAT(Do(BatchOperation(1, 20))->lrs, ElementsAre(GroupLearningRate{"^w", 0.5}));
+  EXPECT_THAT(trainer_->info().lrs, ElementsAre(GroupLearningRate{"^w", 0.05}));
 }
 
 TEST_F(TrainerTest, ASkippedBatchCountsAsAnOperation) {

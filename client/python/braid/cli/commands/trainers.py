@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from braid.cli import options, settings
 from braid.cli.options import Flags, pass_flags
 from braid.cli.output import bytes_text, print_json, print_table
+
+
+def _rates_text(rates: Mapping[str, float]) -> str:
+    """Returns "0.1", or with groups "0.1, ^head 0.01"."""
+    return ", ".join(f"{group} {rate:g}".lstrip() for group, rate in rates.items())
 
 
 @options.command(
@@ -28,6 +35,7 @@ def command(flags: Flags) -> None:
                     "durable_sequence": trainer.durable_sequence,
                     "skipped": trainer.skipped,
                     "lr": trainer.lr,
+                    "lrs": trainer.lrs,
                     "devices": list(trainer.devices),
                     "memory": [
                         {
@@ -52,7 +60,7 @@ def command(flags: Flags) -> None:
                 str(trainer.applied_sequence),
                 str(trainer.durable_sequence),
                 str(trainer.skipped),
-                f"{trainer.lr:g}",
+                _rates_text(trainer.lrs),
                 ", ".join(
                     f"{memory.device} {bytes_text(memory.current_bytes)} "
                     f"(peak {bytes_text(memory.peak_bytes)})"

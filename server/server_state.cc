@@ -75,8 +75,8 @@ ServerState ServerStateReader::Read() const {
     const auto allocator =
         slot.has_allocator ? slot.worker->device().allocator_memory() : std::nullopt;
     if (allocator) {
-      device.memory.push_back({"allocator", allocator->used});
-      device.memory.push_back({"cache", allocator->kept});
+      device.memory.push_back({"allocator", allocator->allocated});
+      device.memory.push_back({"cache", allocator->cached});
     }
   }
   return state;

@@ -1,5 +1,5 @@
-// Builds operations as StreamRequest messages and reads their replies. Unary methods use the same
-// messages as the method Stream. Internal.
+// Builds operations as StreamRequest messages and reads their replies. Unary methods use the
+// request types of the method Stream. Internal.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ void SetHeader(const std::string& trainer, const v1::Sender& sender, int64_t seq
                v1::StreamRequest* operation);
 int64_t SequenceOf(const v1::StreamRequest& operation);
 
-// Reports whether `reply` has the kind of `operation`.
+// Returns true if `reply` has the kind of `operation`.
 bool IsReplyTo(const v1::StreamResponse& reply, const v1::StreamRequest& operation);
 // Returns the status of a reply. `reply` must not be empty.
 const v1::OperationStatus& StatusOf(const v1::StreamResponse& reply);
 v1::OperationStatus* MutableStatusOf(v1::StreamResponse* reply);
 // Builds a reply to an operation that was applied but whose own reply was lost. It holds the
-// operation's number, and the step and durable number of a later operation.
+// operation's sequence number, and `step` and `durable_sequence` of a later operation.
 v1::StreamResponse ReplyFromLater(const v1::StreamRequest& operation,
                                   const v1::OperationStatus& later);
 

@@ -10,6 +10,7 @@
 
 namespace braid::client {
 
+// Inputs and targets of one operation; dim 0 of each is the rows.
 struct Batch {
   std::vector<Tensor> inputs;
   std::vector<Tensor> targets;
@@ -34,14 +35,16 @@ struct ForwardOptions {
   bool keep_graph = false;
 };
 
+// Result of an operation that has neither loss nor outputs.
 struct OperationResult {
   v1::OperationStatus status;
   // The operation was applied, but its reply was lost with a connection: the server keeps only the
-  // last reply. `status` then has the operation's number, and the step and durable number of a
-  // later operation. Only set by a Stream.
+  // last reply. `status` then has the operation's sequence number, but `step` and
+  // `durable_sequence` of a later operation. Only set by a Stream.
   bool reply_lost = false;
 };
 
+// Result of a Step or a ForwardBackward.
 struct LossResult {
   v1::OperationStatus status;
   // NaN if `reply_lost`.

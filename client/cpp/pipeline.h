@@ -68,7 +68,7 @@ class Pipeline final : private StreamCall::Delegate {
   absl::Status Enqueue(v1::StreamRequest& operation, Callback& callback);
   absl::Status WaitForCapacity(size_t bytes);
   absl::Status CheckOpen() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // Returns the last number whose result was passed to its callback.
+  // Returns the last sequence number whose result was passed to its callback.
   int64_t LastDelivered() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Starts the replay of lost operations up to `delivered`, unless it is running. Returns the
   // connection to cancel for it, or null.
@@ -85,7 +85,7 @@ class Pipeline final : private StreamCall::Delegate {
   absl::StatusOr<bool> WaitForWork(int attempts, const absl::Status& ended);
   // Determines where to resume, then runs one connection until it ends.
   absl::Status RunConnection(absl::Status* ended);
-  // Returns the number to send next to a trainer in state `info`.
+  // Returns the sequence number to send next to a trainer in state `info`.
   absl::StatusOr<int64_t> ResumePoint(const v1::Trainer& info, const absl::Status& ended);
   // Runs one call of the method Stream, starting with operation `first`.
   absl::Status RunCall(int64_t first, absl::Status* ended);
@@ -107,7 +107,7 @@ class Pipeline final : private StreamCall::Delegate {
   const size_t depth_;
   const absl::Duration timeout_;
 
-  // Held while an operation is queued, so that callers take their numbers in order.
+  // Held while an operation is queued, so that callers take their sequence numbers in order.
   absl::Mutex submit_mu_ ABSL_ACQUIRED_BEFORE(mu_);
 
   // Also guards the mutable state of `handle_`.
@@ -121,9 +121,9 @@ class Pipeline final : private StreamCall::Delegate {
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   // Time of the last reply, or of the first pending operation after an idle period.
   absl::Time last_progress_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  // Time of the first broken connection since then.
+  // Time of the first broken connection since last_progress_.
   absl::Time disconnected_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
-  // Last number sent since the trainer last lost operations.
+  // Last sequence number sent since the trainer last lost operations.
   int64_t last_sent_ ABSL_GUARDED_BY(mu_);
 
   // State of the current connection; `call_` is null without one.

@@ -24,7 +24,8 @@
 namespace braid::client {
 
 struct StreamOptions {
-  // Maximum number of operations in flight, at least 1. The server reads up to 8 of them ahead.
+  // Maximum number of operations in flight, at least 1. The server buffers up to 8 of
+  // them.
   size_t depth = 2;
   // Capacity of the log of operations that are not durable yet, which a replay after a server
   // restart needs. If the log is full, a call first waits for the pending replies, since they may
@@ -80,6 +81,7 @@ class Stream {
  private:
   template <typename Result>
   Future<Result> Submit(v1::StreamRequest&& operation, Result (*read)(Pipeline::Reply&&));
+  // Returns the handle to the trainer, so that its own operations work again.
   void Release();
 
   const std::shared_ptr<Handle> handle_;

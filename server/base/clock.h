@@ -1,4 +1,4 @@
-// Source of time, injected so that tests need not wait.
+// Source of time. Tests use a fake one.
 #pragma once
 
 #include "absl/time/clock.h"

@@ -172,7 +172,7 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
 }
 
 IdleWorkers BatchQueue::Idle(const Worker& asking) {
-  IdleWorkers idle{1, cost_.min_chunk_rows(), cost_.merge_rows(), cost_.sample_rows()};
+  IdleWorkers idle{1, cost_.min_chunk_rows(), cost_.NextMergeRows(), cost_.sample_rows()};
   for (const Worker* worker : replicas_.workers()) {
     idle.count += worker != &asking && worker->free() ? 1 : 0;
   }

@@ -32,14 +32,14 @@ void ChunkCost::Record(int64_t rows, absl::Duration time) {
   row_times_ = row_times_ * kDecay + row_time;
   inverse_rows_squared_ = inverse_rows_squared_ * kDecay + inverse * inverse;
   inverse_rows_times_ = inverse_rows_times_ * kDecay + inverse * row_time;
-  if (const std::optional<Line> line = Fit()) line_ = line;
+  if (const std::optional<LinearCost> line = Fit()) line_ = line;
   SizeClass& size = sizes_[SizeOf(rows)];
   ++size.batches;
   const double share = std::max(1.0 / static_cast<double>(size.batches), 1 - kDecay);
   size.row_time += (row_time - size.row_time) * share;
 }
 
-int64_t ChunkCost::merge_rows() {
+int64_t ChunkCost::NextMergeRows() {
   constexpr int64_t kExploreInterval = 16;
   constexpr double kTolerance = 1.05;
   if (++merge_calls_ % kExploreInterval == 0) {
@@ -57,7 +57,7 @@ int64_t ChunkCost::merge_rows() {
   return std::numeric_limits<int64_t>::max();
 }
 
-std::optional<ChunkCost::Line> ChunkCost::Fit() const {
+std::optional<ChunkCost::LinearCost> ChunkCost::Fit() const {
   constexpr double kMinWeight = 8;
   if (weights_ < kMinWeight) {
     return std::nullopt;
@@ -77,7 +77,7 @@ std::optional<ChunkCost::Line> ChunkCost::Fit() const {
   if (row < least && variance < 0.25 * mean_inverse * mean_inverse) {
     return std::nullopt;
   }
-  return Line{fixed, std::max(row, least)};
+  return LinearCost{fixed, std::max(row, least)};
 }
 
 double ChunkCost::MaxFixedCost() const {

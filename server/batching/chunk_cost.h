@@ -25,13 +25,14 @@ class ChunkCost {
   // Predicted duration of a batch; InfiniteDuration if unknown.
   absl::Duration Predict(int64_t rows) const;
 
-  // Batch size from which no further request is merged: the smallest size whose cost per row is
-  // within 5 % of the best. Every 16th call returns 1 or the maximum instead, to measure those.
-  int64_t merge_rows();
+  // Returns the batch size from which no further request is merged: the smallest size whose cost
+  // per row is within 5 % of the best. Every 16th call returns 1 or the maximum instead, to measure
+  // those.
+  int64_t NextMergeRows();
 
-  // Smallest chunk that is worth splitting off for an idle worker. Its rows cost at least three
-  // times the fixed cost of a chunk, which includes waking the worker, so that splitting wastes at
-  // most a quarter.
+  // Smallest chunk that is worth splitting off for an idle worker. Each chunk has a fixed cost,
+  // which includes waking the worker. The rows cost at least three times as much, so that splitting
+  // wastes at most a quarter.
   int64_t min_chunk_rows() const;
 
   // Size of a sample batch to take if another worker is idle and many more rows wait; 0: none.
@@ -46,7 +47,7 @@ class ChunkCost {
     double row_time = 0;  // running mean, microseconds per row
   };
   // cost(rows) = fixed + row * rows, in microseconds.
-  struct Line {
+  struct LinearCost {
     double fixed;
     double row;
   };
@@ -54,7 +55,7 @@ class ChunkCost {
   // Index into sizes_.
   size_t SizeOf(int64_t rows) const;
   // Least-squares fit to the recent batches; nullopt if their sizes are too similar.
-  std::optional<Line> Fit() const;
+  std::optional<LinearCost> Fit() const;
   // Upper bound of the fixed cost, from the mean of each size class.
   double MaxFixedCost() const;
 
@@ -70,7 +71,7 @@ class ChunkCost {
   double inverse_rows_squared_ = 0;
   double inverse_rows_times_ = 0;
 
-  std::optional<Line> line_;  // last successful fit
+  std::optional<LinearCost> line_;  // last successful fit
 
   static constexpr int64_t kSampleInterval = 32;
   // Batches since the last small one. The initial value schedules the first sample early.

@@ -10,8 +10,8 @@
 
 namespace braid {
 
-// Thread-safe. A reply is delivered on the thread that provides it or on the thread that delivers
-// the reply before it, without holding the lock.
+// Owned by a BatchQueue. Thread-safe. A reply is delivered on the thread that provides it or on the
+// thread that delivers the reply before it, without holding the lock.
 class OrderedReplies {
  public:
   using Slot = int64_t;

@@ -23,7 +23,8 @@ struct BatchResult {
   BatchDurations durations;
 };
 
-// Returns the rows to run. They stay valid until RunInference() returns. An empty batch ends it.
+// Returns the rows to run. They stay valid until RunInference() returns. If there are
+// none, it returns OK.
 using TakeBatch = absl::FunctionRef<absl::Span<const RequestRows>()>;
 // Receives the outputs. Not called after an error.
 using ReplyToBatch = absl::FunctionRef<void(BatchResult)>;
@@ -31,8 +32,8 @@ using ReplyToBatch = absl::FunctionRef<void(BatchResult)>;
 // Payload of the error for an output whose shape does not match the configuration.
 inline constexpr char kOutputShapePayload[] = "braid/output_shape";
 
-// Runs the stages of one batch in order: take, merge, copy in, forward, copy out, cut, reply.
-// Blocks; the calling thread must have entered `worker`'s device.
+// Runs the stages of one batch in order: take, copy in (which merges each input), forward,
+// copy out, split outputs, reply. Blocks. `worker`'s device must be current: see Device::Enter().
 //
 // Errors:
 // - INVALID_ARGUMENT: the model raised an error for these inputs.
@@ -42,7 +43,7 @@ inline constexpr char kOutputShapePayload[] = "braid/output_shape";
 absl::Status RunInference(const ModelConfig& config, Worker& worker, Replica& replica,
                           TakeBatch take, ReplyToBatch reply);
 
-// Runs one batch that belongs to no queue, for warm-up and tests of a model. Returns the outputs in
+// Runs one batch outside a queue, for warm-up and tests of a model. Returns the outputs in
 // the model's order; they may share memory with `inputs`, which must live as long. Blocks and fails
 // like RunInference().
 absl::StatusOr<std::vector<HostTensor>> RunOnce(const ModelConfig& config, Worker& worker,

@@ -27,17 +27,17 @@ struct GpuId {
 
 // GPU memory of LibTorch's allocator, in bytes.
 struct AllocatorMemory {
-  int64_t used = 0;  // by tensors
-  int64_t kept = 0;  // cached for later tensors
+  int64_t allocated = 0;  // by tensors
+  int64_t cached = 0;     // free, kept for later tensors
 };
 
-// Event in the work of a device.
-class Moment {
+// Point in the work that was queued on a device, as torch.cuda.Event.
+class DeviceEvent {
  public:
-  virtual ~Moment() = default;
+  virtual ~DeviceEvent() = default;
   // Returns the time since `earlier`, an event of the same device. Both must have completed.
-  virtual absl::Duration Since(const Moment& earlier) const = 0;
-  // Blocks the calling thread until the moment has passed.
+  virtual absl::Duration Since(const DeviceEvent& earlier) const = 0;
+  // Blocks the calling thread until the event has completed.
   virtual absl::Status Wait() const = 0;
 };
 
@@ -49,11 +49,12 @@ class Device {
 
   // Sets the current device and stream of the calling thread for computing.
   virtual void Enter() = 0;
-  // Same, with the device's stream for loading: copies of a model's parameters then neither wait
-  // for batches nor hold them up. Tensors made on this stream may be used on the other one after
-  // Synchronize(), and freed once the work that uses them is synchronized.
+  // Same, with the device's stream for loading: copying a model's parameters and
+  // running batches then do not delay each other. Tensors made on this stream may be used on the
+  // other one after Synchronize(), and freed once the work that uses them is synchronized.
   virtual void EnterForLoading() { Enter(); }
-  // Returns true if the worker may lend the device to any thread that has entered one such device.
+  // Returns true if another thread may compute on this device while its worker sleeps. That thread
+  // must have entered a device of the same kind.
   virtual bool lendable() const { return false; }
   // Waits until the work on the calling thread's stream has ended. Reports errors of the device:
   // INTERNAL, or UNAVAILABLE if the device is lost. Call Worker::Synchronize() instead.
@@ -61,13 +62,13 @@ class Device {
 
   // Records an event after the work that this thread has queued. It has completed after
   // Synchronize(). Returns nullptr for a CPU slot, whose work is not queued.
-  virtual std::unique_ptr<Moment> Mark() { return nullptr; }
-  // Makes the work that this thread gives to the device from now on begin after `moment` of another
-  // device. A GPU's stream waits, not the thread; a CPU slot has no stream, so the thread waits.
-  virtual absl::Status WaitFor(const Moment& moment) { return moment.Wait(); }
+  virtual std::unique_ptr<DeviceEvent> RecordEvent() { return nullptr; }
+  // Makes later work of this thread wait for `event`, which may belong to another device. A GPU's
+  // stream waits, not the thread; a CPU slot has no stream, so the thread waits.
+  virtual absl::Status WaitEvent(const DeviceEvent& event) { return event.Wait(); }
 
-  // Peak memory of this slot since ResetPeakMemory(), in bytes above what it held then. On a GPU,
-  // this includes its other slots and models that are loaded at the same time.
+  // Peak memory of this slot since ResetPeakMemory(), in bytes above the memory in use at that
+  // call. On a GPU, this includes its other slots and models that are loaded at the same time.
   virtual void ResetPeakMemory() = 0;
   virtual int64_t PeakMemory() = 0;
 

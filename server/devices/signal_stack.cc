@@ -41,17 +41,17 @@ class SignalStack {
 
 }  // namespace
 
-void UseSignalStack() { static thread_local const SignalStack stack; }
+void InstallSignalStack() { static thread_local const SignalStack stack; }
 
-void UseSignalStacks(int threads) {
+void InstallSignalStacks(int threads) {
   // The function behind `#pragma omp parallel`, in LibTorch's OpenMP library. Linking with OpenMP
   // would add a second one.
   using Parallel = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
   const auto parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
   if (threads > 1 && parallel != nullptr) {
-    parallel([](void*) { UseSignalStack(); }, nullptr, static_cast<unsigned>(threads), 0);
+    parallel([](void*) { InstallSignalStack(); }, nullptr, static_cast<unsigned>(threads), 0);
   } else {
-    UseSignalStack();
+    InstallSignalStack();
   }
 }
 

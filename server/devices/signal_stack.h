@@ -3,12 +3,12 @@
 
 namespace braid {
 
-// Gives the calling thread an alternate signal stack until it ends, unless it has one. Kernels of
-// matrix products point the stack register into a buffer of theirs. A signal handler on "the
-// stack", such as the SIGBUS handler for shared memory that a client has truncated, would overwrite
-// malloc's data in front of that buffer.
-void UseSignalStack();
+// Gives the calling thread an alternate signal stack until the thread ends, unless it has one. Some
+// BLAS kernels use the stack pointer as a data pointer. A signal handler that runs on the normal
+// stack, such as the SIGBUS handler for shared memory that a client has truncated, would then
+// overwrite heap memory.
+void InstallSignalStack();
 // Same, for the `threads` OpenMP threads that compute with the calling thread, including itself.
-void UseSignalStacks(int threads);
+void InstallSignalStacks(int threads);
 
 }  // namespace braid

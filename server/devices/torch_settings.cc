@@ -29,7 +29,7 @@ void LimitTorchLog() { FLAGS_caffe2_log_level = c10::GLOG_ERROR; }
 
 void SetUpWorkerThread(int threads) {
   at::set_num_threads(threads);
-  UseSignalStacks(threads);
+  InstallSignalStacks(threads);
   torch::jit::setGraphExecutorOptimize(false);
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }

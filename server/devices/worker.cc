@@ -178,7 +178,7 @@ Worker::Measurement::Measurement(Worker* worker, Phase phase, absl::Duration* to
       phase_(phase),
       total_(total),
       outside_(std::exchange(worker->measured_, absl::ZeroDuration())) {
-  if (std::unique_ptr<Moment> begin = worker->device_->Mark()) {
+  if (std::unique_ptr<DeviceEvent> begin = worker->device_->RecordEvent()) {
     interval_ = worker->intervals_
                     .emplace_back(std::make_unique<Interval>(
                         Interval{phase, total, worker->open_, std::move(begin)}))
@@ -191,7 +191,7 @@ Worker::Measurement::~Measurement() {
   const absl::Duration time = absl::Now() - start_;
   const absl::Duration inside = std::exchange(worker_->measured_, outside_ + time);
   if (interval_ != nullptr) {
-    interval_->end = worker_->device_->Mark();
+    interval_->end = worker_->device_->RecordEvent();
     worker_->open_ = interval_->outer;
     return;
   }

@@ -160,9 +160,9 @@ class Worker {
     Phase phase;
     absl::Duration* total;
     Interval* outer;  // enclosing interval, or nullptr
-    std::unique_ptr<Moment> begin;
-    std::unique_ptr<Moment> end = nullptr;  // nullptr while it is open
-    absl::Duration inner = {};              // time of nested intervals
+    std::unique_ptr<DeviceEvent> begin;
+    std::unique_ptr<DeviceEvent> end = nullptr;  // nullptr while it is open
+    absl::Duration inner = {};                   // time of nested intervals
   };
   // Scope of a call of Measure().
   class Measurement {

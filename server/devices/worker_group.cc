@@ -31,8 +31,8 @@ WorkerGroup::WorkerGroup(const std::vector<Worker*>& workers, const std::vector<
     barriers_.push_back(std::make_unique<BarrierState>(group.size()));
   }
   for (const std::unique_ptr<BarrierState>& barrier : barriers_) {
-    for (std::vector<std::unique_ptr<Moment>>& moments : barrier->moments) {
-      moments.resize(workers.size());
+    for (std::vector<std::unique_ptr<DeviceEvent>>& events : barrier->events) {
+      events.resize(workers.size());
     }
   }
 }
@@ -48,15 +48,15 @@ absl::Status WorkerGroup::BarrierAt(BarrierState& barrier, size_t rank) {
   if (!worker.healthy()) {
     return worker.LostStatus();
   }
-  std::unique_ptr<Moment> moment = worker.device().Mark();
-  if (moment == nullptr) {
+  std::unique_ptr<DeviceEvent> event = worker.device().RecordEvent();
+  if (event == nullptr) {
     BRAID_RETURN_IF_ERROR(worker.Synchronize());
   }
   uint32_t before = 0;
   {
     const absl::MutexLock lock(&mu_);
     before = barrier.generation.load(std::memory_order_relaxed);
-    barrier.moments[before % 2][rank] = std::move(moment);
+    barrier.events[before % 2][rank] = std::move(event);
     ++waiting_;
     if (++barrier.arrived == barrier.present) {
       Release(barrier);
@@ -68,14 +68,14 @@ absl::Status WorkerGroup::BarrierAt(BarrierState& barrier, size_t rank) {
   if (barrier.failed.load(std::memory_order_relaxed)) {
     return absl::CancelledError("another replica failed");
   }
-  return FollowOthers(barrier.moments[before % 2], rank);
+  return FollowOthers(barrier.events[before % 2], rank);
 }
 
-absl::Status WorkerGroup::FollowOthers(const std::vector<std::unique_ptr<Moment>>& moments,
+absl::Status WorkerGroup::FollowOthers(const std::vector<std::unique_ptr<DeviceEvent>>& events,
                                        size_t rank) const {
-  for (size_t other = 0; other < moments.size(); ++other) {
-    if (other != rank && moments[other] != nullptr) {
-      BRAID_RETURN_IF_ERROR(workers_[rank]->device().WaitFor(*moments[other]));
+  for (size_t other = 0; other < events.size(); ++other) {
+    if (other != rank && events[other] != nullptr) {
+      BRAID_RETURN_IF_ERROR(workers_[rank]->device().WaitEvent(*events[other]));
     }
   }
   return absl::OkStatus();

@@ -54,14 +54,15 @@ class WorkerGroup {
     // By rank: when its device had done all that came before the barrier; nullptr for a device
     // without streams. Two sets in turn: a rank fills a set again only after all ranks have arrived
     // at the barrier in between, so have used this set.
-    std::array<std::vector<std::unique_ptr<Moment>>, 2> moments;
+    std::array<std::vector<std::unique_ptr<DeviceEvent>>, 2> events;
   };
 
   WorkerGroup(const std::vector<Worker*>& workers, const std::vector<RankGroup>& groups);
 
   absl::Status BarrierAt(BarrierState& barrier, size_t rank) ABSL_LOCKS_EXCLUDED(mu_);
   // Orders what the rank's device does next after what the others' had done before the barrier.
-  absl::Status FollowOthers(const std::vector<std::unique_ptr<Moment>>& moments, size_t rank) const;
+  absl::Status FollowOthers(const std::vector<std::unique_ptr<DeviceEvent>>& events,
+                            size_t rank) const;
   // Records that the rank has returned `result`.
   void Leave(size_t rank, const absl::Status& result) ABSL_LOCKS_EXCLUDED(mu_);
   void Release(BarrierState& barrier) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

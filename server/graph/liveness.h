@@ -11,8 +11,8 @@ namespace braid {
 // unused results and inputs. If the code modifies values, outputs are final only at the end.
 void MarkLastUses(Code* code);
 
-// Replaces outputs that are not `wanted` by None and removes instructions that only they need,
-// except for instructions with side effects.
+// Replaces outputs that are not `wanted` by None and removes instructions that compute only
+// these, except for instructions with side effects.
 void RemoveOutputs(const std::vector<bool>& wanted, Code* code);
 
 }  // namespace braid

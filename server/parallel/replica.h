@@ -68,7 +68,7 @@ class Replica {
   // Returns a trainable parameter whose gradient over a batch is not the sum of the gradients over
   // its chunks, as a description for messages ("'table.weight'"). The weight of an embedding with
   // scale_grad_by_freq is one. nullopt if there is none.
-  virtual std::optional<std::string> NonAdditiveParameter() const { return std::nullopt; }
+  virtual std::optional<std::string> DescribeNonAdditiveParameter() const { return std::nullopt; }
   // Runs Forward() and keeps the tensors for Backward() until Backward() or DropGraph(). Backward()
   // returns gradients of the inputs that require one.
   virtual absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(

@@ -20,11 +20,11 @@
 namespace braid {
 
 // Event at a time of a fake device.
-class FakeMoment final : public Moment {
+class FakeEvent final : public DeviceEvent {
  public:
-  explicit FakeMoment(absl::Duration time) : time_(time) {}
-  absl::Duration Since(const Moment& earlier) const override {
-    return time_ - static_cast<const FakeMoment&>(earlier).time_;
+  explicit FakeEvent(absl::Duration time) : time_(time) {}
+  absl::Duration Since(const DeviceEvent& earlier) const override {
+    return time_ - static_cast<const FakeEvent&>(earlier).time_;
   }
   absl::Status Wait() const override { return absl::OkStatus(); }
 
@@ -55,10 +55,10 @@ class FakeDevice final : public Device {
     }
     return fault_;
   }
-  std::unique_ptr<Moment> Mark() override {
-    return time ? std::make_unique<FakeMoment>(*time) : nullptr;
+  std::unique_ptr<DeviceEvent> RecordEvent() override {
+    return time ? std::make_unique<FakeEvent>(*time) : nullptr;
   }
-  absl::Status WaitFor(const Moment&) override {
+  absl::Status WaitEvent(const DeviceEvent&) override {
     ++waited_for_;
     return absl::OkStatus();
   }
@@ -74,7 +74,8 @@ class FakeDevice final : public Device {
   // Set these while nothing runs on the device.
   c10::Allocator* pinned = nullptr;
   std::function<void()> on_synchronize;  // of the stream of Enter()
-  // Time that its work has taken so far, for its worker's thread; nullopt: Mark() returns nullptr.
+  // Time that its work has taken so far, for its worker's thread; nullopt: RecordEvent() returns
+  // nullptr.
   std::optional<absl::Duration> time;
   std::atomic<int64_t> ooms = 0;  // out_of_memory_errors()
 
@@ -89,7 +90,7 @@ class FakeDevice final : public Device {
     fails_at_ = synchronized_ + calls;
   }
   int entered() const { return entered_; }
-  // Returns the number of calls of WaitFor().
+  // Returns the number of calls of WaitEvent().
   int waited_for() const { return waited_for_; }
   int entered_for_loading() const {
     const absl::MutexLock lock(&mu_);

@@ -24,23 +24,23 @@ namespace braid {
 namespace {
 
 // CUDA event on a stream. On a lost GPU there is no event and Since() returns zero.
-class CudaMoment final : public Moment {
+class CudaEvent final : public DeviceEvent {
  public:
-  explicit CudaMoment(const c10::cuda::CUDAStream& stream) : device_(stream.device_index()) {
+  explicit CudaEvent(const c10::cuda::CUDAStream& stream) : device_(stream.device_index()) {
     if (cudaEventCreate(&event_) == cudaSuccess && cudaEventRecord(event_, stream) != cudaSuccess) {
       cudaEventDestroy(std::exchange(event_, nullptr));
     }
   }
-  ~CudaMoment() override {
+  ~CudaEvent() override {
     if (event_ != nullptr) {
       cudaEventDestroy(event_);
     }
   }
-  CudaMoment(const CudaMoment&) = delete;
-  CudaMoment& operator=(const CudaMoment&) = delete;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
 
-  absl::Duration Since(const Moment& earlier) const override {
-    cudaEvent_t const begin = static_cast<const CudaMoment&>(earlier).event_;
+  absl::Duration Since(const DeviceEvent& earlier) const override {
+    cudaEvent_t const begin = static_cast<const CudaEvent&>(earlier).event_;
     float milliseconds = 0;
     const bool known = begin != nullptr && event_ != nullptr &&
                        cudaEventElapsedTime(&milliseconds, begin, event_) == cudaSuccess;
@@ -50,7 +50,7 @@ class CudaMoment final : public Moment {
   absl::Status Wait() const override {
     return event_ == nullptr ? absl::OkStatus() : BRAID_CUDA(cudaEventSynchronize(event_));
   }
-  // Makes `stream` wait for the moment. Returns at once.
+  // Makes `stream` wait for the event. Returns at once.
   absl::Status Block(cudaStream_t stream) const {
     return event_ == nullptr ? absl::OkStatus()
                              : BRAID_CUDA(cudaStreamWaitEvent(stream, event_, 0));
@@ -89,9 +89,11 @@ class CudaDevice final : public Device {
     }
     return CudaStatus(result, "cudaStreamSynchronize");
   }
-  std::unique_ptr<Moment> Mark() override { return std::make_unique<CudaMoment>(stream_); }
-  absl::Status WaitFor(const Moment& moment) override {
-    const auto& other = static_cast<const CudaMoment&>(moment);
+  std::unique_ptr<DeviceEvent> RecordEvent() override {
+    return std::make_unique<CudaEvent>(stream_);
+  }
+  absl::Status WaitEvent(const DeviceEvent& event) override {
+    const auto& other = static_cast<const CudaEvent&>(event);
     BRAID_RETURN_IF_ERROR(other.Block(stream_));
     if (other.device() == index_) {
       return absl::OkStatus();
@@ -118,8 +120,8 @@ class CudaDevice final : public Device {
   GpuId gpu() const override { return gpu_; }
   std::optional<AllocatorMemory> allocator_memory() const override {
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(index_);
-    const int64_t used = stats.allocated_bytes[kAll].current;
-    return AllocatorMemory{used, stats.reserved_bytes[kAll].current - used};
+    const int64_t allocated = stats.allocated_bytes[kAll].current;
+    return AllocatorMemory{allocated, stats.reserved_bytes[kAll].current - allocated};
   }
   int64_t out_of_memory_errors() const override {
     return c10::cuda::CUDACachingAllocator::getDeviceStats(index_).num_ooms;

@@ -42,9 +42,10 @@ class AotiPackage final : public InferencePackage {
   PackageInterface interface_;
 };
 
-// Calls `run`, which runs compiled code and reports every error as "API call failed". Throws
-// c10::OutOfMemoryError if an allocation failed during the call (OutOfMemoryErrors()); otherwise an
-// error that says where the message is. Other exceptions pass through.
+// Calls `run`. Compiled code reports every error as "API call failed". Instead of that, this
+// function throws c10::OutOfMemoryError if an allocation failed during the call
+// (OutOfMemoryErrors()), and otherwise an error that says where the message was logged. Other
+// exceptions pass through.
 std::vector<at::Tensor> RunCompiledCode(absl::FunctionRef<std::vector<at::Tensor>()> run);
 
 }  // namespace braid

@@ -18,10 +18,10 @@ namespace braid {
 struct ProgramDescription {
   std::string torch_version;  // PyTorch version of the exporter
   PackageInterface interface;
-  // Names of the outputs in a self-test, in order; empty for None.
+  // Names of the outputs in a self-test, in order. An output that is None has an empty name.
   std::vector<std::string> outputs;
   bool on_cpu = true;
-  // Operators that it was exported with in training mode, such as "dropout".
+  // Operators that were exported in training mode, such as "dropout".
   std::set<std::string> training_operators;
 };
 // Reads the archive's models/model.json. FAILED_PRECONDITION if a field is missing, the schema
@@ -31,14 +31,14 @@ absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& program);
 // Immutable and thread-safe.
 class ExportedProgram final : public InferencePackage {
  public:
-  // device: runs the self-test if another PyTorch release exported the package; current on the
-  // calling thread.
+  // device: the calling thread's current device. It runs the self-test, which is done if another
+  // PyTorch release exported the package.
   // FAILED_PRECONDITION if the file is damaged or cannot be served.
   static absl::StatusOr<std::shared_ptr<const InferencePackage>> Open(const std::string& path,
                                                                       c10::Device device);
 
   const PackageInterface& interface() const override { return description_.interface; }
-  absl::string_view kind() const override { return "a program that was exported for inference"; }
+  absl::string_view kind() const override { return "an exported program"; }
   absl::StatusOr<std::unique_ptr<PackageRunner>> MakeRunner(c10::Device device) const override;
 
  private:

@@ -241,7 +241,7 @@ class AliasTracker {
 }  // namespace
 
 absl::StatusOr<std::set<std::string>> MutatedInputs(const JsonField& graph,
-                                                    const std::set<std::string>& given) {
+                                                    const std::set<std::string>& user_inputs) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> inputs, ItemsOf(graph, "inputs"));
   BRAID_ASSIGN_OR_RETURN(const Names names, TensorsOf(inputs));
   std::vector<Origins> origins;
@@ -249,7 +249,7 @@ absl::StatusOr<std::set<std::string>> MutatedInputs(const JsonField& graph,
     origins.push_back({name});
   }
   std::set<std::string> mutated;
-  BRAID_RETURN_IF_ERROR(AliasTracker(given, &mutated).Follow(graph, origins, 0).status());
+  BRAID_RETURN_IF_ERROR(AliasTracker(user_inputs, &mutated).Follow(graph, origins, 0).status());
   return mutated;
 }
 

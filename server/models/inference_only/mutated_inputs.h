@@ -9,10 +9,10 @@
 
 namespace braid {
 
-// Returns those of the graph inputs `given` that `graph`, which CheckGraph() accepts, modifies
-// directly or through a view. FAILED_PRECONDITION if it modifies any other graph input, which is a
-// parameter, buffer or constant: results would depend on earlier requests.
+// Returns the inputs in `user_inputs` that `graph` modifies, directly or through a view.
+// CheckGraph() must have accepted `graph`. FAILED_PRECONDITION if it modifies any other graph
+// input, which is a parameter, buffer or constant: results would depend on earlier requests.
 absl::StatusOr<std::set<std::string>> MutatedInputs(const JsonField& graph,
-                                                    const std::set<std::string>& given);
+                                                    const std::set<std::string>& user_inputs);
 
 }  // namespace braid

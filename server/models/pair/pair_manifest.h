@@ -22,8 +22,7 @@ struct PairEntry {
   bool trainable = false;
   DataType type = DataType::kFp32;
   std::vector<int64_t> shape;
-  // Index of the first entry with the same tensor: another index for tied tensors, otherwise its
-  // own.
+  // Index of this entry. Tied entries have the index of the first of them.
   size_t tensor = 0;
 };
 
@@ -102,7 +101,7 @@ struct PairManifest {
   // Paths of the submodules that are in evaluation mode in the parts that say so. Empty: there are
   // no such parts.
   std::vector<std::string> eval_modules;
-  std::vector<std::vector<std::string>> chains;  // lists of stages that make up the model
+  std::vector<std::vector<std::string>> chains;  // each: stages that together are the model
   std::vector<PairPart> parts;                   // the whole model first
 };
 

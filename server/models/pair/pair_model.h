@@ -13,8 +13,9 @@
 namespace braid {
 
 // Opens the package `path` of model `name`. If `config` is nullopt, derives it from train.json.
-// device: runs the self-test if another PyTorch release exported the package; current on the
-// calling thread. FAILED_PRECONDITION if `config` does not match, or if the package cannot be used.
+// device: the calling thread's current device. It runs the self-test, which is done if another
+// PyTorch release exported the package. FAILED_PRECONDITION if `config` does not match, or if the
+// package cannot be used.
 absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const std::string& name,
                                                 std::optional<ModelConfig> config,
                                                 c10::Device device);

@@ -139,7 +139,7 @@ absl::Status PairReplica::CheckTrainable(std::optional<c10::ScalarType> autocast
   return absl::OkStatus();
 }
 
-std::optional<std::string> PairReplica::NonAdditiveParameter() const {
+std::optional<std::string> PairReplica::DescribeNonAdditiveParameter() const {
   for (const PairProgram& program : shape_.part->programs) {
     if (!program.backward) {
       continue;

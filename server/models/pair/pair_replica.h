@@ -28,7 +28,7 @@ class PairReplica final : public Replica {
   absl::StatusOr<std::vector<at::Tensor>> Forward(const std::vector<at::Tensor>& inputs,
                                                   Mode mode) override;
   absl::Status CheckTrainable(std::optional<c10::ScalarType> autocast) const override;
-  std::optional<std::string> NonAdditiveParameter() const override;
+  std::optional<std::string> DescribeNonAdditiveParameter() const override;
   absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>& inputs,
                                                              Mode mode) override;
   absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients,

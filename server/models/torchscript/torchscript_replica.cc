@@ -233,7 +233,7 @@ absl::Status TorchScriptReplica::CheckTrainable(std::optional<c10::ScalarType> /
   return CatchTorch([&] { return CheckOnlyBuffersChange(module_); });
 }
 
-std::optional<std::string> TorchScriptReplica::NonAdditiveParameter() const {
+std::optional<std::string> TorchScriptReplica::DescribeNonAdditiveParameter() const {
   for (const at::Tensor& weight : FrequencyScaledWeights(module_)) {
     if (!weight.defined()) {
       return "an embedding whose weight forward() computes";

@@ -17,11 +17,11 @@ namespace braid {
 // Thread-compatible: see Replica.
 class TorchScriptReplica final : public Replica {
  public:
-  // inputs, outputs: tensors of the model's configuration. nullopt: inputs are passed to forward(),
-  // and outputs returned, in their order. stateful: MayChangeStateInEval(); true if a forward pass
-  // in evaluation mode may change the module or return tensors that a later pass changes.
-  // eval_modules: paths of submodules that are in evaluation mode in training, too; "" is the
-  // module. FAILED_PRECONDITION if `inputs` do not match forward().
+  // inputs, outputs: tensors of the model's configuration. If nullopt, tensors are bound by
+  // position. stateful: result of MayChangeStateInEval(): whether a forward pass in evaluation mode
+  // may change the module or return tensors that a later pass changes. eval_modules: paths of
+  // submodules that are in evaluation mode in training, too; "" is the module.
+  // FAILED_PRECONDITION if `inputs` do not match forward().
   static absl::StatusOr<std::unique_ptr<Replica>> Create(
       torch::jit::Module module, std::optional<std::vector<TensorSpec>> inputs,
       std::optional<std::vector<TensorSpec>> outputs, bool stateful,
@@ -31,7 +31,7 @@ class TorchScriptReplica final : public Replica {
                                                   Mode mode) override;
   // FAILED_PRECONDITION if forward() changes state other than buffers.
   absl::Status CheckTrainable(std::optional<c10::ScalarType> autocast) const override;
-  std::optional<std::string> NonAdditiveParameter() const override;
+  std::optional<std::string> DescribeNonAdditiveParameter() const override;
   absl::StatusOr<std::vector<at::Tensor>> ForwardForTraining(const std::vector<at::Tensor>& inputs,
                                                              Mode mode) override;
   absl::StatusOr<Gradients> Backward(const std::vector<at::Tensor>& output_gradients,

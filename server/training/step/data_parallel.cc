@@ -140,7 +140,7 @@ absl::Status DataParallel::CheckAdditive(size_t s) const {
   }
   std::optional<std::string> parameter;
   BRAID_RETURN_IF_ERROR(RunOnEach({&stage.worker(0)}, Phase::kLoad, [&](size_t) {
-    parameter = stage.replica(0).NonAdditiveParameter();
+    parameter = stage.replica(0).DescribeNonAdditiveParameter();
     return absl::OkStatus();
   }));
   if (!parameter) {

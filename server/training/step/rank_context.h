@@ -1,4 +1,5 @@
-// Resources of the ranks of one operation: barrier, clocks, staging memory, numbers.
+// Resources of the ranks of one operation: barrier, phase times, staging memory, and numbers that
+// are copied to the host.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +19,14 @@
 
 namespace braid {
 
-// How long each rank of an operation spent on each phase. Each rank writes its own row only.
+// Time of each rank of an operation in each phase. Each rank writes its own row only.
 class PhaseTimes {
  public:
   explicit PhaseTimes(size_t ranks) : times_(ranks) {}
 
-  absl::Duration* of(size_t rank, Phase phase) { return &times_[rank][static_cast<size_t>(phase)]; }
+  absl::Duration* mutable_time(size_t rank, Phase phase) {
+    return &times_[rank][static_cast<size_t>(phase)];
+  }
 
   // Returns the longest time of any rank.
   absl::Duration longest(Phase phase) const {
@@ -66,15 +69,15 @@ class RankContext {
   Worker& worker() const { return group_.worker(rank_); }
   // Host memory for copies to the rank's device; lives until the operation has ended.
   Staging& staging() const { return staging_; }
-  // Numbers that the host needs from the rank's device.
+  // Numbers that are copied from the rank's device to the host.
   DeviceNumbers& numbers() const { return numbers_; }
 
-  // WorkerGroup::Barrier() of all ranks.
+  // Waits until all ranks have reached the barrier.
   absl::Status Barrier() const { return group_.Barrier(rank_); }
   // Runs `work` and adds its time to `phase`. The time is complete when the operation has ended.
   template <typename Work>
   auto Measure(Phase phase, Work work) const {
-    return worker().Measure(phase, work, times_.of(rank_, phase));
+    return worker().Measure(phase, work, times_.mutable_time(rank_, phase));
   }
 
  private:
@@ -85,7 +88,7 @@ class RankContext {
   DeviceNumbers& numbers_;
 };
 
-// The ranks of one operation: their clocks, staging memory and numbers. Owned by the trainer's
+// The ranks of one operation: their phase times, staging memory and numbers. Owned by the trainer's
 // thread.
 class RankRun {
  public:
@@ -93,7 +96,7 @@ class RankRun {
   explicit RankRun(const std::vector<Worker*>& workers);
 
   // Runs `work` for every rank on its worker at the same time, and waits for all; a rank's device
-  // is synchronized when it has returned. `groups`: of WorkerGroup. Returns the first error.
+  // is synchronized when it has returned. `groups`: see WorkerGroup. Returns the first error.
   absl::Status OnEachRank(const std::vector<RankGroup>& groups,
                           absl::FunctionRef<absl::Status(const RankContext&)> work);
 

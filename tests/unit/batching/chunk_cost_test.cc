@@ -168,11 +168,11 @@ TEST(ChunkCostTest, LargeBatchesAreSharedFromAnyStart) {
   EXPECT_EQ(SharedOfLast(&unlucky), 100);
 }
 
-// The result of most calls of merge_rows().
+// The result of most calls of NextMergeRows().
 int64_t MergeRows(ChunkCost* cost) {
   std::map<int64_t, int> answers;
   for (int i = 0; i < 64; ++i) {
-    ++answers[cost->merge_rows()];
+    ++answers[cost->NextMergeRows()];
   }
   EXPECT_GT(answers[1], 0);
   EXPECT_GT(answers[kEverything], 0);

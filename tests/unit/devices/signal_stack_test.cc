@@ -34,8 +34,8 @@ TEST(SignalStackTest, HandlersRunOnTheSignalStack) {
   action.sa_flags = SA_ONSTACK;
   ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
   std::thread([] {
-    UseSignalStack();
-    UseSignalStack();
+    InstallSignalStack();
+    InstallSignalStack();
     const stack_t stack = StackOfThisThread();
     EXPECT_EQ(stack.ss_flags, 0);
     raise(SIGUSR1);
@@ -67,9 +67,9 @@ TEST(SignalStackTest, EveryIntraOpThreadOfAWorkerHasASignalStack) {
 
 TEST(SignalStackTest, KeepsAnExistingSignalStack) {
   std::thread([] {
-    UseSignalStack();
+    InstallSignalStack();
     const void* const first = StackOfThisThread().ss_sp;
-    UseSignalStack();
+    InstallSignalStack();
     EXPECT_EQ(StackOfThisThread().ss_sp, first);
   }).join();
 }

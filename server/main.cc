@@ -100,6 +100,6 @@ int main(int argc, char** argv) {
   if (!(*server)->Drain(state.hurry)) {
     ExitNow(1);
   }
-  ServerLog().info("bye");
+  ServerLog().info("exited");
   return 0;
 }

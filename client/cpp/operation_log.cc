@@ -87,11 +87,11 @@ absl::StatusOr<int64_t> ResumeAt(const v1::Trainer& info, const Position& positi
   }
   if (applied < position.base) {
     return absl::FailedPreconditionError(absl::StrCat(
-        expects, ": a server restart lost the operations up to ", position.acknowledged, ", and ",
-        position.retains
-            ? "this client keeps none before "
-            : "the trainer has no checkpoint policy, so this client keeps none before ",
-        position.base + 1, "; ", kRefresh));
+        expects, ": a server restart lost the operations up to ", position.acknowledged,
+        ", and this client keeps none before ", position.base + 1,
+        position.retains ? " (those of other programs); "
+                         : " (the trainer has no checkpoint policy); ",
+        kRefresh));
   }
   return applied + 1;
 }

@@ -176,12 +176,11 @@ def resume_at(
             f"checkpoint; {_SYNC}"
         )
     if applied < log.base:
-        why = "this handle keeps none before" if log.keeps else (
-            "the trainer has no checkpoint policy, so this handle keeps none before"
-        )
+        why = "those of other programs" if log.keeps else "the trainer has no checkpoint policy"
         raise FailedPrecondition(
-            f"trainer {info.name!r} expects operation {applied + 1}: it lost those up to "
-            f"{acknowledged} in a restart of the server, and {why} {log.base + 1}; {_SYNC}"
+            f"trainer {info.name!r} expects operation {applied + 1}: the server lost those up to "
+            f"{acknowledged} in a restart, and this handle keeps none before {log.base + 1} "
+            f"({why}); {_SYNC}"
         )
     return applied + 1
 

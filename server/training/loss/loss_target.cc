@@ -24,10 +24,11 @@ absl::Status CheckProbabilities(LossKind kind, const LossSpec& spec, const HostT
   if (kind != LossKind::kCrossEntropy || *spec.ignore_index < 0) {
     return absl::OkStatus();
   }
-  return InvalidField(absl::StrCat(target.name, ".datatype"),
-                      absl::StrCat("target '", spec.target, "' is ", DataTypeName(target.type),
-                                   " (class probabilities); a loss with ignore_index ",
-                                   *spec.ignore_index, " takes INT64 (class indices)"));
+  return InvalidField(
+      absl::StrCat(target.name, ".datatype"),
+      absl::StrCat("target '", spec.target, "' is ", DataTypeName(target.type),
+                   " (class probabilities), which a loss with ignore_index ", *spec.ignore_index,
+                   " cannot take (expected INT64, class indices)"));
 }
 
 }  // namespace
@@ -62,14 +63,15 @@ absl::Status CheckTargetForm(LossKind kind, const LossSpec& spec, DataType type,
   std::string right = takes_whole ? Form(type, whole) : "";
   if (TakesClasses(kind)) {
     right =
-        absl::StrCat(Form(DataType::kInt64, classes), " (class indices)", takes_whole ? " or " : "",
-                     right, takes_whole ? " (class probabilities)" : "");
+        absl::StrCat(Form(DataType::kInt64, classes), ", class indices", takes_whole ? ", or " : "",
+                     right, takes_whole ? ", class probabilities" : "");
   }
   const bool type_fits = (takes_whole && target.type == type) || HoldsClasses(kind, target);
   return InvalidField(
       absl::StrCat(target.name, type_fits ? ".shape" : ".datatype"),
-      absl::StrCat("target '", spec.target, "' is ", Form(target.type, target.shape), "; ",
-                   spec.name, " of output '", spec.output, "' takes ", right));
+      absl::StrCat("target '", spec.target, "' is ", Form(target.type, target.shape),
+                   ", which does not fit ", spec.name, " of output '", spec.output, "' (expected ",
+                   right, ")"));
 }
 
 absl::Status CheckClasses(const LossSpec& spec, int64_t classes, const TargetRows& rows) {

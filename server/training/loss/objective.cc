@@ -189,7 +189,7 @@ absl::StatusOr<std::vector<HostTensor>> Objective::PickTargets(
                                     [&](const HostTensor& target) { return target.name == name; });
     if (found == targets.end()) {
       return InvalidField("targets",
-                          absl::StrCat("target '", name, "' is missing; expected ", Quoted(names)));
+                          absl::StrCat("'", name, "' is missing (expected ", Quoted(names), ")"));
     }
     picked.push_back(*found);
     picked.back().name = absl::StrCat("targets[", found - targets.begin(), "]");

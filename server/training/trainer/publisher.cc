@@ -184,7 +184,7 @@ absl::Status Publisher::ServeStoredModel(const std::string& model) {
   }
   Log(LogModule::kModels)
       .info("model '{}' serves version {}, {}", model, wanted->version,
-            pinned != 0 ? "rolled back to" : "published before");
+            pinned != 0 ? "rolled back to" : "published before this start");
   return absl::OkStatus();
 }
 

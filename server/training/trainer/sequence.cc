@@ -26,13 +26,13 @@ absl::StatusOr<std::optional<OperationResult>> Sequence::Admit(
   }
   if (sequence != applied_) {
     return absl::FailedPreconditionError(
-        absl::StrCat("sequence: ", sequence, " is out of order; expected ", next));
+        absl::StrCat("sequence: ", sequence, " is out of order (expected ", next, ")"));
   }
   if (fingerprint != fingerprint_) {
     return absl::AbortedError(absl::StrCat("sequence: ", sequence,
-                                           " has been applied with another request, or by another "
-                                           "client; expected ",
-                                           next, " for a new one"));
+                                           " was applied with another request or by another "
+                                           "client (expected ",
+                                           next, " for a new operation)"));
   }
   OperationResult replay = result_;
   replay.replayed = true;

@@ -40,16 +40,15 @@ absl::Status CheckName(absl::string_view name) {
 }
 
 absl::Status NotFound(absl::string_view name) {
-  return absl::NotFoundError(absl::StrCat("there is no trainer '", Excerpt(name), "'"));
+  return absl::NotFoundError(absl::StrCat("unknown trainer '", Excerpt(name), "'"));
 }
 
 // Does not say whether the trainer is running or stored, because it may be another user's.
 absl::Status NameIsTaken(absl::string_view name) {
   return absl::AlreadyExistsError(
       absl::StrCat("name: trainer '", name,
-                   "' exists, running or in the data directory; attach to it, restore it with "
-                   "RestoreCheckpoint (braid checkpoints restore ",
-                   name, "), delete it, or choose another name"));
+                   "' exists, running or in the data directory (expected a new name; GetTrainer "
+                   "continues with a running trainer, RestoreCheckpoint with a stored one)"));
 }
 
 // Its checkpoints may be intact, so the name must not be reused.

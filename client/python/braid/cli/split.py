@@ -19,14 +19,14 @@ def inference_text(
         device   rows  in         out
         cpu:0      10  x [10, 5]  output__0 [10, 2]
         …
-        outside    30  x [30, 5]  output__0 [30, 2]
+        total      30  x [30, 5]  output__0 [30, 2]
 
     Every chunk gets a tensor whose dim 0 is not the batch as a whole. "" without chunks.
     """
     if not chunks:
         return ""
     total = sum(chunk.rows for chunk in chunks)
-    parts = [(chunk.device, chunk.rows) for chunk in chunks] + [("outside", total)]
+    parts = [(chunk.device, chunk.rows) for chunk in chunks] + [("total", total)]
     rows = [
         [device, str(part), _named(inputs, total, part), _named(outputs, total, part)]
         for device, part in parts
@@ -58,7 +58,7 @@ def _stage(chunks: Sequence[Chunk]) -> str:
         _joined([_scaled(shape, first.rows, total) for shape in shapes])
         for shapes in (first.input_shapes, outputs)
     ]
-    return table_text([_HEADINGS, *rows, ["outside", str(total), *whole]])
+    return table_text([_HEADINGS, *rows, ["total", str(total), *whole]])
 
 
 def _named(shapes: Mapping[str, Shape], total: int, part: int) -> str:

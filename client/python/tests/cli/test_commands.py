@@ -180,7 +180,7 @@ def test_infer_reports_the_split(call, server, save):
         "device    rows  in        out",
         "cpu:0        2  x [2, 1]  x [2, 1]",
         "cuda:1/0     1  x [1, 1]  x [1, 1]",
-        "outside      3  x [3, 1]  x [3, 1]",
+        "total        3  x [3, 1]  x [3, 1]",
     ]
     [result] = events(call(*arguments, "--json"))
     assert result["split"] == [{"device": "cpu:0", "rows": 2}, {"device": "cuda:1/0", "rows": 1}]

@@ -74,11 +74,11 @@ def chunk(stage, device, rows, inputs, outputs):
 def test_split_of_an_inference():
     chunks = [Chunk(f"cpu:{number}", 10) for number in range(3)]
     assert inference_text({"x": (30, 5)}, {"output__0": (30, 2)}, chunks) == (
-        "device   rows  in         out\n"
-        "cpu:0      10  x [10, 5]  output__0 [10, 2]\n"
-        "cpu:1      10  x [10, 5]  output__0 [10, 2]\n"
-        "cpu:2      10  x [10, 5]  output__0 [10, 2]\n"
-        "outside    30  x [30, 5]  output__0 [30, 2]\n"
+        "device  rows  in         out\n"
+        "cpu:0     10  x [10, 5]  output__0 [10, 2]\n"
+        "cpu:1     10  x [10, 5]  output__0 [10, 2]\n"
+        "cpu:2     10  x [10, 5]  output__0 [10, 2]\n"
+        "total     30  x [30, 5]  output__0 [30, 2]\n"
     )
     assert inference_text({"x": (3,)}, {}, []) == ""
 
@@ -89,7 +89,7 @@ def test_split_leaves_tensors_without_the_batch_whole():
         "device    rows  in                   out\n"
         "cuda:0/1     2  x [2], scale [1, 4]  y [2], z []\n"
         "cuda:1       1  x [1], scale [1, 4]  y [1], z []\n"
-        "outside      3  x [3], scale [1, 4]  y [3], z []\n"
+        "total        3  x [3], scale [1, 4]  y [3], z []\n"
     )
 
 
@@ -100,14 +100,14 @@ def test_split_of_a_training_step_has_a_table_for_each_stage():
         chunk("classifier", "cpu:0", 3, [(3, 4)], [(3,), (7, 3)]),
     ]) == (
         "stage features\n"
-        "device   rows  in   out\n"
-        "cpu:0       2  [2]  [2, 4]\n"
-        "cpu:1       1  [1]  [1, 4]\n"
-        "outside     3  [3]  [3, 4]\n"
+        "device  rows  in   out\n"
+        "cpu:0      2  [2]  [2, 4]\n"
+        "cpu:1      1  [1]  [1, 4]\n"
+        "total      3  [3]  [3, 4]\n"
         "stage classifier\n"
-        "device   rows  in      out\n"
-        "cpu:0       3  [3, 4]  [3], [7, 3]\n"
-        "outside     3  [3, 4]  [3], [7, 3]\n"
+        "device  rows  in      out\n"
+        "cpu:0      3  [3, 4]  [3], [7, 3]\n"
+        "total      3  [3, 4]  [3], [7, 3]\n"
     )
     assert training_text([]) == ""
 
@@ -116,10 +116,10 @@ def test_split_gathers_numbers_into_one_for_each_chunk():
     assert training_text([
         chunk("", "cpu:0", 5, [(5,)], [()]), chunk("", "cpu:1", 5, [(5,)], [()]),
     ]) == (
-        "device   rows  in    out\n"
-        "cpu:0       5  [5]   []\n"
-        "cpu:1       5  [5]   []\n"
-        "outside    10  [10]  [2]\n"
+        "device  rows  in    out\n"
+        "cpu:0      5  [5]   []\n"
+        "cpu:1      5  [5]   []\n"
+        "total     10  [10]  [2]\n"
     )
 
 

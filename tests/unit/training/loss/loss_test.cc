@@ -251,32 +251,32 @@ TEST(LossComputeTest, ATargetOfAnotherDatatypeSaysWhatIsTaken) {
   const HostTensor floats = MakeHost<float>("targets[0]", {4, 3}, std::vector<float>(12));
   EXPECT_THAT(Refusal({.name = "mse"}, Output(), floats),
               RefusesField("targets[0].datatype",
-                           AllOf(HasSubstr("FP32 [4, 3]"), HasSubstr("takes FP64 [4, 3]"))));
+                           AllOf(HasSubstr("FP32 [4, 3]"), HasSubstr("expected FP64 [4, 3]"))));
   const HostTensor ints = MakeHost<int32_t>("targets[0]", {4}, std::vector<int32_t>(4));
   EXPECT_THAT(Refusal({.name = "cross_entropy"}, Output(), ints),
               RefusesField("targets[0].datatype",
-                           AllOf(HasSubstr("INT32 [4]"), HasSubstr("INT64 [4] (class indices)"),
-                                 HasSubstr("FP64 [4, 3] (class probabilities)"))));
+                           AllOf(HasSubstr("INT32 [4]"), HasSubstr("INT64 [4], class indices"),
+                                 HasSubstr("FP64 [4, 3], class probabilities"))));
   EXPECT_THAT(Refusal({.name = "mse"}, Output(), Classes({0, 1, 2, 0})),
               RefusesField("targets[1].datatype", HasSubstr("INT64 [4]")));
   EXPECT_THAT(
       Refusal({.name = "nll"}, Output(), Values()),
-      RefusesField("targets[1].datatype", AllOf(HasSubstr("takes INT64 [4] (class indices)"),
+      RefusesField("targets[1].datatype", AllOf(HasSubstr("expected INT64 [4], class indices"),
                                                 Not(HasSubstr("probabilities")))));
   EXPECT_THAT(Refusal({.name = "mse", .output = "single"}, Output().to(at::kBFloat16), Values()),
-              RefusesField("targets[1].datatype", HasSubstr("takes FP32 [4, 3]")));
+              RefusesField("targets[1].datatype", HasSubstr("expected FP32 [4, 3]")));
 }
 
 TEST(LossComputeTest, ATargetOfAnotherShapeSaysWhatIsTaken) {
   const HostTensor wide = MakeHost<double>("targets[0]", {4, 2}, std::vector<double>(8));
   EXPECT_THAT(Refusal({.name = "mse"}, Output(), wide),
-              RefusesField("targets[0].shape", HasSubstr("takes FP64 [4, 3]")));
+              RefusesField("targets[0].shape", HasSubstr("expected FP64 [4, 3]")));
   const HostTensor column = MakeHost<int64_t>("targets[0]", {4, 1}, {0, 1, 2, 0});
   EXPECT_THAT(Refusal({.name = "cross_entropy"}, Output(), column),
-              RefusesField("targets[0].shape", HasSubstr("INT64 [4] (class indices)")));
+              RefusesField("targets[0].shape", HasSubstr("INT64 [4], class indices")));
   // A part of the batch names the whole of the target.
   EXPECT_THAT(Refusal({.name = "mse"}, Output().slice(0, 0, 2), wide),
-              RefusesField("targets[0].shape", HasSubstr("takes FP64 [4, 3]")));
+              RefusesField("targets[0].shape", HasSubstr("expected FP64 [4, 3]")));
 }
 
 TEST(LossComputeTest, AnOutputThatDoesNotFit) {

@@ -159,7 +159,7 @@ TEST(PickTargetsTest, MissingUnknownOrTwice) {
   const auto pick = [&](const std::vector<HostTensor>& targets) {
     return objective->PickTargets(targets, kRows);
   };
-  EXPECT_THAT(pick({Values("y")}), RefusesField("targets", AllOf(HasSubstr("target 'w' is missing"),
+  EXPECT_THAT(pick({Values("y")}), RefusesField("targets", AllOf(HasSubstr("'w' is missing"),
                                                                  HasSubstr("expected 'w', 'y'"))));
   EXPECT_THAT(pick({Values("y"), Values("w"), Values("x")}),
               RefusesField("targets[2].name",

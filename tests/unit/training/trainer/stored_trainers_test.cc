@@ -210,7 +210,7 @@ TEST_F(StoredTrainersTest, ARestartDoesNotRestoreExpiredTrainers) {
   EXPECT_THAT(Delete("a"), IsOk());
   EXPECT_FALSE(std::filesystem::exists(DirectoryOf("a")));
   EXPECT_THAT(RestoreCheckpoint("a"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no trainer 'a'")));
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("unknown trainer 'a'")));
 }
 
 // The others come back, and what it has left on the disk stays there.

@@ -118,7 +118,7 @@ TEST_F(TrainerRegistryTest, NamesTheWrongFieldOfTheSpec) {
 }
 
 TEST_F(TrainerRegistryTest, ReturnsNotFoundForUnknownNames) {
-  const auto not_found = StatusIs(absl::StatusCode::kNotFound, HasSubstr("no trainer 'a'"));
+  const auto not_found = StatusIs(absl::StatusCode::kNotFound, HasSubstr("unknown trainer 'a'"));
   EXPECT_THAT(registry().Get("a"), not_found);
   EXPECT_THAT(Delete("a"), not_found);
   EXPECT_THAT(Do("a", BatchOperation(1, 20)), not_found);

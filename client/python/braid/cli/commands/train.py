@@ -366,8 +366,8 @@ def _check_attached(given: Mapping[str, Any], info: TrainerInfo, steps: int) -> 
     taken, wanted = batches_taken(info), given["epochs"] * steps
     if taken >= wanted:
         raise errors.usage(
-            "--attach", f"nothing is left to do: trainer {info.name} has taken {taken} batches",
-            f"--epochs {given['epochs']} are {wanted}",
+            "--attach", f"trainer {info.name} has already taken {taken} batches",
+            f"--epochs {given['epochs']} is {wanted} batches from the trainer's start; use a larger --epochs",
         )  # fmt: skip
 
 

@@ -62,18 +62,18 @@ def replies() -> list:
     latency = "From arrival to reply. Replies on a stream keep the order of its requests."
     return [
         graph("Latency p50 by model", SECONDS, latency,
-              Query(q.quantile(0.5, DURATION, *REQUESTS, by=MODEL), NAME), width=12, height=10),
+              Query(q.quantile(0.5, DURATION, *REQUESTS, by=MODEL), NAME), width=12, height=11),
         graph("Latency p99 by model", SECONDS, latency,
-              Query(q.quantile(0.99, DURATION, *REQUESTS, by=MODEL), NAME), width=12, height=10),
+              Query(q.quantile(0.99, DURATION, *REQUESTS, by=MODEL), NAME), width=12, height=11),
         graph("Requests", PER_SECOND,
               "Completed inference requests: ModelInfer calls and each request of a stream.",
               Query(q.total(q.rate("braid_requests_total", *REQUESTS), *MODEL), NAME),
-              stacked=True, width=12, height=10),
+              stacked=True, width=12, height=11),
         graph("Errors by code", PER_SECOND,
               "Inference requests that did not end with OK. The model of a request is unknown if "
               "the server does not have it.",
               Query(f'label_replace({by_code}, "model", "unknown model", "model", "")',
-                    NAME + " {{code}}"), stacked=True, width=12, height=10, calcs=()),
+                    NAME + " {{code}}"), stacked=True, width=12, height=11, calcs=()),
         spread("Latency distribution", SECONDS, "Number of requests by latency.",
                Query(q.total(q.rise(f"{DURATION}_bucket", *REQUESTS), "le"), "{{le}}"), width=24),
     ]  # fmt: skip

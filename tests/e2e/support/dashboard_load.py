@@ -76,7 +76,7 @@ def train_and_save(trainer: braid.Trainer) -> None:
 
 
 def create_trainer(client: braid.Client) -> braid.Trainer:
-    options = {"loss": "cross_entropy", "optimizer": {"name": "SGD", "lr": 0.1}}
+    options = {"loss": "cross_entropy", "optimizer": {"name": "SGD", "lr": 0.02}}
     return client.create_trainer("chain", name="chain-sgd", clip_grad_norm=1.0, **options)
 
 

@@ -234,6 +234,8 @@ void AddNetworkFlags(CLI::App* app, Options* options) {
       ->excludes(refuse);
   app->add_flag("--allow_client_shared_memory", options->allow_client_shared_memory,
                 "Let clients on this machine pass tensors in shared memory and GPU memory");
+  app->add_flag("--allow_model_upload", options->allow_model_upload,
+                "Let clients with the role admin upload versions of models, which are code");
 }
 
 void AddLimitFlags(CLI::App* app, Options* options) {

@@ -96,6 +96,8 @@ struct Options {
   // Let clients register POSIX shared memory, which the server then reads and writes, and GPU
   // memory.
   bool allow_client_shared_memory = false;
+  // Let clients with the role admin upload versions of models, which are code.
+  bool allow_model_upload = false;
   // Age at which clients are asked to reconnect, so that a load balancer can redistribute them.
   absl::Duration max_connection_age = absl::InfiniteDuration();
   // Time that calls may continue after that.

@@ -126,6 +126,17 @@ absl::Status CheckExposure(const Options& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckUploads(const Options& options) {
+  if (options.allow_model_upload && options.data_dir.empty()) {
+    return absl::InvalidArgumentError("--allow_model_upload: needs --data_dir, for the files");
+  }
+  if (options.allow_model_upload && !options.model_allowlist.empty()) {
+    return absl::InvalidArgumentError(
+        "--allow_model_upload: excludes --model_allowlist, which lists no uploaded file");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 class Server::Parts {
@@ -141,6 +152,7 @@ class Server::Parts {
   absl::Status Start() {
     BRAID_RETURN_IF_ERROR(WithFlag("--listen", CheckLocalAddress(options_.listen)));
     BRAID_RETURN_IF_ERROR(CheckExposure(options_));
+    BRAID_RETURN_IF_ERROR(CheckUploads(options_));
     BRAID_RETURN_IF_ERROR(ReadAccessFiles());
     BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
     BRAID_RETURN_IF_ERROR(CheckProfile(options_.profile));
@@ -184,6 +196,8 @@ class Server::Parts {
              models_.get(),
              control_.get(),
              trainers_.get(),
+             publisher_.get(),
+             options_.allow_model_upload,
              &admission_,
              &streams_,
              &metrics_,
@@ -342,7 +356,8 @@ class Server::Parts {
       BRAID_ASSIGN_OR_RETURN(storage, TrainerStorage::Open(options_.data_dir));
     }
     BRAID_ASSIGN_OR_RETURN(
-        publisher_, Publisher::Open(models_.get(), options_.model_repository, options_.data_dir));
+        publisher_, Publisher::Open(models_.get(), options_.model_repository, options_.data_dir,
+                                    [this](const std::string& path) { return CheckFile(path); }));
     if (!options_.profile.empty()) {
       profiler_ = std::make_unique<StepProfiler>(options_.profile, options_.profile_steps);
     }
@@ -359,11 +374,14 @@ class Server::Parts {
             options_.model_repository, ReadConfigFile, ParseConfigJson,
             [this](const std::string& model) { publisher_->ServeStored(model); },
             [this](const std::string& model, bool ready) { health_.SetModel(model, ready); },
-            [this](const std::string& path) {
-              return allowlist_ == nullptr ? absl::OkStatus() : allowlist_->Check(path);
-            }},
+            [this](const std::string& path) { return CheckFile(path); }},
         models_.get());
     control_ = std::make_unique<ModelControl>(options_.model_control_mode, std::move(loader));
+  }
+
+  // Returns an error for a model file that the allowlist does not contain.
+  absl::Status CheckFile(const std::string& path) const {
+    return allowlist_ == nullptr ? absl::OkStatus() : allowlist_->Check(path);
   }
 
   absl::Status CheckModels() const {

@@ -1,7 +1,7 @@
 #include "server/serving/served_models.h"
 
 #include <algorithm>
-#include <iterator>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -35,22 +35,40 @@ std::shared_ptr<BatchQueue> ServedModels::MakeQueue(LoadedVersion version) const
   return queue;
 }
 
+const std::shared_ptr<BatchQueue>& ServedModels::Entry::current() const {
+  const auto found = served.find(routing.current);
+  return found == served.end() ? served.rbegin()->second : found->second;
+}
+
+bool ServedModels::Entry::has_label(int64_t version) const {
+  return std::any_of(routing.labels.begin(), routing.labels.end(),
+                     [version](const auto& label) { return label.second == version; });
+}
+
 void ServedModels::Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Removed* removed) {
-  auto& served = entry->served;
-  const auto drop = [&](std::map<int64_t, std::shared_ptr<BatchQueue>>::iterator version) {
-    removed->push_back(std::move(version->second));
-    return served.erase(version);
-  };
-  if (const auto before = served.find(queue->version()); before != served.end()) {
-    drop(before);
+  if (std::shared_ptr<BatchQueue> before = std::exchange(entry->served[queue->version()], queue);
+      before != nullptr) {
+    removed->push_back(std::move(before));
   }
-  served[queue->version()] = queue;
   entry->highest = std::max(entry->highest, queue->version());
   entry->reasons.erase(queue->version());
   entry->reasons.erase(0);
-  if (const auto* latest = std::get_if<LatestVersions>(&queue->config().version_policy)) {
-    while (static_cast<int64_t>(served.size()) > latest->count) {
-      drop(served.begin());
+}
+
+void ServedModels::Trim(Entry* entry, Removed* removed) {
+  if (entry->served.empty()) {
+    return;
+  }
+  const int64_t current = entry->current()->version();
+  const auto* latest = std::get_if<LatestVersions>(&entry->config->version_policy);
+  int64_t room = latest == nullptr ? std::numeric_limits<int64_t>::max() : latest->count;
+  for (auto version = entry->served.end(); version != entry->served.begin();) {
+    --version;
+    const bool selected = room > 0 && version->first <= current;
+    room -= selected ? 1 : 0;
+    if (!selected && !entry->has_label(version->first)) {
+      removed->push_back(std::move(version->second));
+      version = entry->served.erase(version);
     }
   }
 }
@@ -71,23 +89,20 @@ void ServedModels::Replace(std::vector<LoadedVersion> versions) {
     Add(queue, &entry, &removed);
   }
   const int64_t highest = queues.back()->version();
+  int64_t current = highest;
   for (auto& [version, queue] : before) {
-    if (version > highest && !queue->config().origin.empty()) {
+    const bool published = version > highest && !queue->config().origin.empty();
+    const bool pinned = entry.routing.pinned && version == entry.routing.current;
+    if ((published || pinned || entry.has_label(version)) && !entry.served.contains(version)) {
       Add(queue, &entry, &removed);
+      current = published ? version : current;
     }
     removed.push_back(std::move(queue));
   }
-}
-
-void ServedModels::AddNewest(const std::shared_ptr<BatchQueue>& queue, Entry* entry,
-                             Removed* removed) {
-  auto& served = entry->served;
-  while (!served.empty() && served.rbegin()->first > queue->version()) {
-    const auto later = std::prev(served.end());
-    removed->push_back(std::move(later->second));
-    served.erase(later);
+  if (!entry.routing.pinned) {
+    entry.routing.current = current;
   }
-  Add(queue, entry, removed);
+  Trim(&entry, &removed);
 }
 
 void ServedModels::Serve(LoadedVersion version) {
@@ -97,21 +112,54 @@ void ServedModels::Serve(LoadedVersion version) {
   const absl::MutexLock lock(&mu_);
   Entry& entry = entries_[config->name];
   entry.config = std::move(config);
-  AddNewest(queue, &entry, &removed);
+  entry.routing.current = queue->version();
+  Add(queue, &entry, &removed);
+  Trim(&entry, &removed);
 }
 
 absl::Status ServedModels::ServeVersion(LoadedVersion version,
-                                        const std::shared_ptr<const ModelConfig>& current) {
+                                        const std::shared_ptr<const ModelConfig>& config,
+                                        Routing routing) {
   const auto queue = MakeQueue(std::move(version));
-  const std::string& name = current->name;
+  const std::string& name = config->name;
   Removed removed;
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const Entry* found, FindEntry(name));
-  if (found->config != current) {
+  if (found->config != config) {
     return absl::UnavailableError(absl::StrCat("model '", name, "' was reloaded meanwhile"));
   }
-  AddNewest(queue, &entries_.find(name)->second, &removed);
+  Entry& entry = entries_.find(name)->second;
+  entry.routing = std::move(routing);
+  Add(queue, &entry, &removed);
+  Trim(&entry, &removed);
   return absl::OkStatus();
+}
+
+absl::Status ServedModels::SetRouting(absl::string_view name, Routing routing) {
+  Removed removed;
+  const absl::MutexLock lock(&mu_);
+  BRAID_RETURN_IF_ERROR(FindEntry(name).status());
+  Entry& entry = entries_.find(name)->second;
+  entry.routing = std::move(routing);
+  Trim(&entry, &removed);
+  return absl::OkStatus();
+}
+
+void ServedModels::RemoveVersion(absl::string_view name, int64_t version) {
+  Removed removed;
+  const absl::MutexLock lock(&mu_);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return;
+  }
+  Entry& entry = found->second;
+  entry.reasons.erase(version);
+  const auto served = entry.served.find(version);
+  if (served != entry.served.end() && served->second != entry.current() &&
+      !entry.has_label(version)) {
+    removed.push_back(std::move(served->second));
+    entry.served.erase(served);
+  }
 }
 
 absl::Status ServedModels::Remove(absl::string_view name, absl::string_view reason) {
@@ -209,7 +257,7 @@ absl::StatusOr<std::shared_ptr<BatchQueue>> ServedModels::FindReplicas(absl::str
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
   if (version == 0) {
-    return entry->served.rbegin()->second;
+    return entry->current();
   }
   if (const auto found = entry->served.find(version); found != entry->served.end()) {
     return found->second;
@@ -222,6 +270,30 @@ absl::StatusOr<std::shared_ptr<BatchQueue>> ServedModels::FindReplicas(absl::str
       ")"));
 }
 
+absl::StatusOr<std::shared_ptr<RequestQueue>> ServedModels::FindLabel(
+    absl::string_view name, absl::string_view label) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
+  const std::map<std::string, int64_t>& labels = entry->routing.labels;
+  const auto found = labels.find(std::string(label));
+  if (found == labels.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("model '", name, "' has no label '", Excerpt(label), "' (labels: ",
+                     labels.empty() ? "none"
+                                    : absl::StrJoin(labels, ", ",
+                                                    [](std::string* out, const auto& each) {
+                                                      absl::StrAppend(out, each.first);
+                                                    }),
+                     ")"));
+  }
+  const auto version = entry->served.find(found->second);
+  if (version == entry->served.end()) {
+    return absl::NotFoundError(absl::StrCat("model '", name, "': version ", found->second,
+                                            ", label '", label, "', is not served"));
+  }
+  return version->second;
+}
+
 absl::StatusOr<std::vector<int64_t>> ServedModels::Versions(absl::string_view name) const {
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(name));
@@ -232,31 +304,45 @@ absl::StatusOr<std::vector<int64_t>> ServedModels::Versions(absl::string_view na
   return versions;
 }
 
+void ServedModels::AddStates(const std::string& name, const Entry& entry,
+                             std::vector<ModelState>* states) {
+  std::map<int64_t, ModelState> versions;
+  for (const auto& [version, reason] : entry.reasons) {
+    versions[version] = {name, version, false, reason};
+  }
+  for (const auto& [version, queue] : entry.served) {
+    auto failure = entry.reasons.find(version);
+    if (failure == entry.reasons.end() && version == entry.served.rbegin()->first) {
+      failure = entry.reasons.find(0);
+    }
+    versions[version] = {name, version, true,
+                         failure == entry.reasons.end()
+                             ? ""
+                             : absl::StrCat("the last load failed: ", failure->second)};
+    versions.erase(0);
+  }
+  if (versions.empty()) {
+    versions[0] = {name, 0, false, ""};
+  }
+  for (auto& [version, state] : versions) {
+    states->push_back(std::move(state));
+  }
+}
+
+std::vector<ModelState> ServedModels::States(absl::string_view name) const {
+  const absl::MutexLock lock(&mu_);
+  std::vector<ModelState> states;
+  if (const auto found = entries_.find(name); found != entries_.end()) {
+    AddStates(found->first, found->second, &states);
+  }
+  return states;
+}
+
 std::vector<ModelState> ServedModels::List() const {
   const absl::MutexLock lock(&mu_);
   std::vector<ModelState> states;
   for (const auto& [name, entry] : entries_) {
-    std::map<int64_t, ModelState> versions;
-    for (const auto& [version, reason] : entry.reasons) {
-      versions[version] = {name, version, false, reason};
-    }
-    for (const auto& [version, queue] : entry.served) {
-      auto failure = entry.reasons.find(version);
-      if (failure == entry.reasons.end() && version == entry.served.rbegin()->first) {
-        failure = entry.reasons.find(0);
-      }
-      versions[version] = {name, version, true,
-                           failure == entry.reasons.end()
-                               ? ""
-                               : absl::StrCat("the last load failed: ", failure->second)};
-      versions.erase(0);
-    }
-    if (versions.empty()) {
-      versions[0] = {name, 0, false, ""};
-    }
-    for (auto& [version, state] : versions) {
-      states.push_back(std::move(state));
-    }
+    AddStates(name, entry, &states);
   }
   return states;
 }

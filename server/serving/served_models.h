@@ -36,6 +36,16 @@ struct ModelState {
   std::string reason;
 };
 
+// Versions of a model that requests get.
+struct Routing {
+  // Version for requests without a version.
+  int64_t current = 0;
+  // True if a load from the repository does not change `current`.
+  bool pinned = false;
+  // Versions by label. They are served in addition to those of the version policy.
+  std::map<std::string, int64_t> labels = {};
+};
+
 // Memory of a served version.
 struct ServedVersion {
   std::string model;
@@ -44,24 +54,30 @@ struct ServedVersion {
   std::vector<std::pair<std::string, int64_t>> memory;
 };
 
-// Thread-safe; owned by the server. A version that leaves the table completes the requests in its
-// queue before it is freed.
+// Thread-safe; owned by the server. A model keeps the versions that its policy selects among those
+// up to the current one, and the labelled ones. A version that leaves the table completes the
+// requests in its queue before it is freed.
 class ServedModels {
  public:
   // workers, metrics: outlive it. row_tests_path: see RowTestCache.
   ServedModels(std::vector<Worker*> workers, Metrics* metrics, std::string row_tests_path = "");
   ~ServedModels();
 
-  // Replaces all versions of a model by `versions`, at least one. Keeps later versions that
-  // trainers published, as far as the version policy allows.
+  // Replaces all versions of a model by `versions`, at least one. Keeps the pinned version,
+  // labelled ones, and later ones with an origin. The highest becomes current, unless another is
+  // pinned.
   void Replace(std::vector<LoadedVersion> versions) ABSL_LOCKS_EXCLUDED(mu_);
-  // Adds one version and removes later ones. Under the policy `latest`, also removes the oldest.
+  // Adds one version and makes it current.
   void Serve(LoadedVersion version) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls Serve() if `current` is still the result of FindConfig(), for which the version was made.
-  // NOT_FOUND if the model is no longer served; UNAVAILABLE if it was reloaded since.
-  absl::Status ServeVersion(LoadedVersion version,
-                            const std::shared_ptr<const ModelConfig>& current)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds one version and applies `routing`, if `config` is still the result of FindConfig(), for
+  // which the version was made. NOT_FOUND if the model is no longer served; UNAVAILABLE if it was
+  // reloaded since.
+  absl::Status ServeVersion(LoadedVersion version, const std::shared_ptr<const ModelConfig>& config,
+                            Routing routing) ABSL_LOCKS_EXCLUDED(mu_);
+  // Applies `routing` to the served versions. NOT_FOUND if `name` is not served.
+  absl::Status SetRouting(absl::string_view name, Routing routing) ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes a version that is neither current nor labelled. No-op if it is not served.
+  void RemoveVersion(absl::string_view name, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   // Records why a version failed to load, until a load succeeds; served versions stay. version 0:
   // the model.
   void MarkFailed(const std::string& name, int64_t version, const absl::Status& why)
@@ -80,8 +96,12 @@ class ServedModels {
   // Marks a version number as used. NOT_FOUND if `name` is not served.
   absl::Status ReserveVersion(absl::string_view name, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Returns the queue of a version; version 0: the highest. NOT_FOUND, listing what is served.
+  // Returns the queue of a version; version 0: the current one. NOT_FOUND, listing what is served.
   absl::StatusOr<std::shared_ptr<RequestQueue>> Find(absl::string_view name, int64_t version) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the queue of the version with a label. NOT_FOUND, listing the labels.
+  absl::StatusOr<std::shared_ptr<RequestQueue>> FindLabel(absl::string_view name,
+                                                          absl::string_view label) const
       ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the queue with access to its replicas. NOT_FOUND like Find().
   absl::StatusOr<std::shared_ptr<BatchQueue>> FindReplicas(absl::string_view name,
@@ -90,6 +110,8 @@ class ServedModels {
   // Served versions, ascending. NOT_FOUND if there is none.
   absl::StatusOr<std::vector<int64_t>> Versions(absl::string_view name) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // All versions of a model, by number. Empty for an unknown model.
+  std::vector<ModelState> States(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
   // All versions of all models, by name and number.
   std::vector<ModelState> List() const ABSL_LOCKS_EXCLUDED(mu_);
   // All served versions.
@@ -113,16 +135,23 @@ class ServedModels {
     // Per version that is not served or failed to load. 0: the model.
     std::map<int64_t, std::string> reasons;
     int64_t highest = 0;  // including removed versions
+    Routing routing;
+
+    // Returns the queue for requests without a version. There is a served version.
+    const std::shared_ptr<BatchQueue>& current() const;
+    bool has_label(int64_t version) const;
   };
 
   // Returns the entry of a model with a served version. NOT_FOUND.
   absl::StatusOr<const Entry*> FindEntry(absl::string_view name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void AddStates(const std::string& name, const Entry& entry,
+                        std::vector<ModelState>* states);
   std::shared_ptr<BatchQueue> MakeQueue(LoadedVersion version) const;
-  // Adds to `entry`. Moves replaced queues to `removed`, to be freed after the lock is released.
+  // Add to `entry`, and remove versions that are no longer to be served. Move removed queues to
+  // `removed`, to be freed after the lock is released.
   static void Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Removed* removed);
-  // Adds to `entry` and removes later versions.
-  static void AddNewest(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Removed* removed);
+  static void Trim(Entry* entry, Removed* removed);
 
   const std::vector<Worker*> workers_;
   Metrics* const metrics_;

@@ -45,6 +45,10 @@ std::string PlainName(absl::string_view name) {
   return absl::StrCat(plain, "-", ChecksumOf(name).substr(0, kChecksum));
 }
 
+bool IsVersionLabel(absl::string_view name) {
+  return IsPlainName(name) && std::any_of(name.begin(), name.end(), absl::ascii_isalpha);
+}
+
 bool IsFolderName(absl::string_view name) {
   return !name.empty() && name.size() <= 255 && name.front() != '.' &&
          std::none_of(name.begin(), name.end(), [](char c) { return c == '/' || c == '\0'; }) &&

@@ -16,6 +16,9 @@ bool IsPlainName(absl::string_view name);
 // Returns `name` if it is plain, else a plain name that is derived from it and unique.
 std::string PlainName(absl::string_view name);
 
+// Returns true for a plain name with a letter, which cannot be a version number.
+bool IsVersionLabel(absl::string_view name);
+
 // Returns true for 1 to 255 bytes of UTF-8 without '/' that do not start with '.'.
 bool IsFolderName(absl::string_view name);
 

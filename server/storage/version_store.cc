@@ -130,7 +130,8 @@ absl::StatusOr<VersionOrigin> ReadOriginIn(const std::string& directory, const M
 }  // namespace
 
 absl::StatusOr<VersionStore> VersionStore::Open(const std::string& data_dir) {
-  VersionStore store(absl::StrCat(data_dir, "/models"));
+  VersionStore store(absl::StrCat(data_dir, "/models"), absl::StrCat(data_dir, "/uploads"));
+  BRAID_RETURN_IF_ERROR(RemoveTree(store.uploads_));
   BRAID_RETURN_IF_ERROR(MakeDirectories(store.root_));
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> models, ListDirectories(store.root_));
   for (const std::string& model : models) {
@@ -153,6 +154,16 @@ absl::Status VersionStore::Write(const std::string& model, int64_t version,
   manifest.created = origin.created;
   files.push_back(FileOf(kOriginName, OriginText(origin)));
   return WriteSealedDirectory(parent, name, std::move(manifest), files).status();
+}
+
+absl::StatusOr<std::unique_ptr<VersionUpload>> VersionStore::NewUpload() const {
+  return VersionUpload::Create(uploads_);
+}
+
+absl::Status VersionStore::Remove(const std::string& model, int64_t version) const {
+  BRAID_RETURN_IF_ERROR(Find(model, version).status());
+  BRAID_ASSIGN_OR_RETURN(const std::string parent, PathOf(root_, model));
+  return RemoveWhole(parent, absl::StrCat(version));
 }
 
 absl::StatusOr<std::vector<std::string>> VersionStore::Models() const {

@@ -5,9 +5,11 @@
 //                                       model.pt2       an exported pair, and
 //                                       model.safetensors  its weights
 //                                       origin.json     its VersionOrigin
+//   <data_dir>/uploads/                                 files of uploads in progress
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,10 +19,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/base/new_file.h"
+#include "server/storage/version_upload.h"
 
 namespace braid {
 
 struct VersionOrigin {
+  // Empty: a client uploaded the version.
   std::string trainer;
   // Distinguishes trainers that had the same name.
   std::string trainer_id;
@@ -42,7 +46,8 @@ struct StoredVersion {
   VersionOrigin origin;
 };
 
-// Reading is thread-safe, because versions never change. Writing is for one thread at a time. Model
+// Reading is thread-safe, because versions never change; a version that is removed meanwhile is
+// NOT_FOUND or DATA_LOSS. Writing and removing are for one thread at a time. Model
 // names must satisfy IsFolderName(), else INVALID_ARGUMENT.
 class VersionStore {
  public:
@@ -55,6 +60,12 @@ class VersionStore {
   absl::Status Write(const std::string& model, int64_t version, const VersionOrigin& origin,
                      std::vector<NewFile> files) const;
 
+  // Creates a place for the files of an upload.
+  absl::StatusOr<std::unique_ptr<VersionUpload>> NewUpload() const;
+
+  // Removes a version with its files. NOT_FOUND for an unknown version.
+  absl::Status Remove(const std::string& model, int64_t version) const;
+
   // Returns the names of the models with versions, sorted.
   absl::StatusOr<std::vector<std::string>> Models() const;
   // Returns the versions of a model, ascending; empty for an unknown model.
@@ -66,12 +77,14 @@ class VersionStore {
   absl::StatusOr<VersionOrigin> ReadOrigin(const std::string& model, int64_t version) const;
 
  private:
-  explicit VersionStore(std::string root) : root_(std::move(root)) {}
+  VersionStore(std::string root, std::string uploads)
+      : root_(std::move(root)), uploads_(std::move(uploads)) {}
 
   // Returns the directory of an existing version.
   absl::StatusOr<std::string> Find(const std::string& model, int64_t version) const;
 
   std::string root_;
+  std::string uploads_;
 };
 
 }  // namespace braid

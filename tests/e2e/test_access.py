@@ -59,6 +59,13 @@ NEEDS = {
     "Rollback": "train",
     "GetStateDict": "train",
     "DownloadModel": "train",
+    "ListVersions": "any",
+    "Pin": "admin",
+    "Unpin": "admin",
+    "SetLabel": "admin",
+    "DeleteVersion": "admin",
+    "ReserveVersion": "admin",
+    "UploadVersion": "admin",
 }
 MINE, OTHERS = "mine", "others"
 IDENTITIES = {

@@ -143,8 +143,12 @@ DOUBLE = together(tensor(0, datatype="FP64"), raw(0, bytes(64)))
 ROWS = [
     Rejection("model", assigner(model_name="nosuch"), ("nosuch",), None, NOT_FOUND),
     Rejection("version", assigner(model_version="7"), ("two_inputs", "7"), None, NOT_FOUND),
+    Rejection("label", assigner(model_version="new"), ("no label 'new'",), None, NOT_FOUND),
     Rejection(
-        "version is no integer", assigner(model_version="new"), ("version", "new"), "model_version"
+        "version is neither number nor label",
+        assigner(model_version="1.5"),
+        ("version", "1.5"),
+        "model_version",
     ),
     Rejection("name", tensor(1, name="c"), ("'c'", "'b'"), "inputs[1].name"),
     Rejection("missing input", missing, ("'b'",), "inputs"),

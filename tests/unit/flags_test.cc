@@ -54,6 +54,7 @@ TEST_F(FlagsTest, Defaults) {
   EXPECT_EQ(options->health_port, std::nullopt);
   EXPECT_EQ(options->ready_file, "");
   EXPECT_FALSE(options->allow_client_shared_memory);
+  EXPECT_FALSE(options->allow_model_upload);
   EXPECT_EQ(options->max_connection_age, absl::InfiniteDuration());
   EXPECT_EQ(options->drain_delay, absl::ZeroDuration());
   EXPECT_EQ(options->drain_timeout, absl::Seconds(30));

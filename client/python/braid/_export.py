@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     import os
 
     import torch
+
+    from braid.client import Client
 
 Format = Literal["auto", "pair", "torchscript", "aot"]
 
@@ -51,6 +54,7 @@ def export(
     precisions: Sequence[str] | None = None,
     eval_modules: Sequence[str] = (),
     output_names: Sequence[str] | None = None,
+    server: Client | str | None = None,
 ) -> ExportResult:
     """Exports `module` as the next version of the model in the folder `path`.
 
@@ -77,6 +81,10 @@ def export(
         no export of its own.
     output_names: a name for each output, in order. None: dict keys, fields of dataclasses and named
         tuples, and "output__0", "output__1" and so on for other outputs.
+    server: client or address of the server of this repository. The server then assigns the
+        version's number, so that no version that a trainer publishes can have it. None: the number
+        after the highest in the folder; the server ignores the folder if it has published a version
+        of that number.
 
     Before it publishes the package, the export reads it back and compares outputs, gradients and
     buffers with the module, for batches of 1, 2, 7 and 33 rows.
@@ -90,10 +98,29 @@ def export(
     otherwise logs the stages at level INFO of the logger "braid".
 
     Raises ExportError with the reason if the module cannot be exported, TypeError or ValueError for
-    invalid arguments, and ImportError without torch.
+    invalid arguments, ImportError without torch, and BraidError if the server assigns no number.
     """
     from braid.exporter import export_model
 
+    assign = None if server is None else functools.partial(_assign, server)
     return export_model(
-        module, example_inputs, path, format, stages, precisions, eval_modules, output_names
+        module,
+        example_inputs,
+        path,
+        format,
+        stages,
+        precisions,
+        eval_modules,
+        output_names,
+        assign,
     )
+
+
+def _assign(server: Client | str, model: str) -> int:
+    """Returns the version number that the server assigns."""
+    if not isinstance(server, str):
+        return server.reserve_version(model)
+    from braid.client import connect
+
+    with connect(server) as client:
+        return client.reserve_version(model)

@@ -59,4 +59,5 @@ def methods(service_name: str) -> dict[str, Method]:
 
 INFERENCE = methods("inference.GRPCInferenceService")
 TRAINING = methods("braid.v1.TrainingService")
+MODELS = methods("braid.v1.ModelService")
 DEVICES = methods("braid.v1.DeviceService")

@@ -115,8 +115,8 @@ def backward() -> Any:
     return TRAINING["Backward"].request()
 
 
-def publish() -> Any:
-    return TRAINING["Publish"].request()
+def publish(model: str | None) -> Any:
+    return TRAINING["Publish"].request(target_model=model or "")
 
 
 def _set_hyper_parameters(

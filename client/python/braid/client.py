@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import uuid
@@ -11,13 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from braid import _difference, _options, _replies, _specs, _tensors, _wire, errors, results
+from braid import (
+    _difference,
+    _options,
+    _replies,
+    _specs,
+    _tensors,
+    _upload,
+    _wire,
+    errors,
+    results,
+)
 from braid._channel import Channel, remaining
-from braid._protocol import DEVICES, INFERENCE, TRAINING
+from braid._protocol import DEVICES, INFERENCE, MODELS, TRAINING
 from braid._security import PemLike, Security
 from braid._specs import LossLike
 from braid._tensors import TensorLike
-from braid.results import Device, ModelMetadata, ModelStatus, ServerMetadata, TrainerInfo
+from braid.results import (
+    Device,
+    ModelMetadata,
+    ModelStatus,
+    ModelVersion,
+    ServerMetadata,
+    TrainerInfo,
+)
 from braid.trainer import Trainer
 
 _READY_POLL_SECONDS = 0.05
@@ -127,7 +145,7 @@ class Client:
         model: str,
         inputs: Mapping[str, TensorLike],
         *,
-        version: int | None = None,
+        version: int | str | None = None,
         outputs: Iterable[str] | None = None,
         timeout: float | None = None,
     ) -> dict[str, np.ndarray | bool | int | float]:
@@ -135,7 +153,7 @@ class Client:
 
         inputs: numpy arrays, torch tensors on any device, or array-likes, by name. Dtypes must
             match the model's. Dim 0 is the batch and has the same size for all inputs.
-        version: None: the newest served version.
+        version: number or label of a version; None: the pinned version, or else the newest.
         outputs: names of the outputs to return; None: all.
         Returns arrays, followed by outputs that are numbers (bool, int or float), sorted by name;
         a program of torch.export.save may return numbers. A bfloat16 output is returned as
@@ -158,10 +176,12 @@ class Client:
         self,
         model: str | None = None,
         *,
-        version: int | None = None,
+        version: int | str | None = None,
         timeout: float | None = None,
     ) -> bool:
         """Returns True if the server, or a model on it, accepts requests.
+
+        version: number or label of a version of the model; None: any.
 
         Returns False if the server cannot be reached.
         """
@@ -211,11 +231,11 @@ class Client:
         ]
 
     def model_metadata(
-        self, model: str, *, version: int | None = None, timeout: float | None = None
+        self, model: str, *, version: int | str | None = None, timeout: float | None = None
     ) -> ModelMetadata:
         """Returns a model's served versions, inputs and outputs, and the origin of one version.
 
-        version: None: the newest served version.
+        version: number or label of a version; None: the pinned version, or else the newest.
         """
         metadata, config = (
             self._channel.call(
@@ -275,7 +295,7 @@ class Client:
         name: name of the trainer; None: derived from the model's name, with characters other than
             letters, digits, '_', '-' and '.' replaced. Raises AlreadyExists if it is in use, except
             with `exist_ok`.
-        version: model version to start from; None: the newest served version.
+        version: model version to start from; None: the pinned version, or else the newest.
         loss_mode: "central": over the gathered outputs; "per_replica": on each replica, with the
             same result; "model": the model returns its loss; "client": the caller computes it
             between `forward` and `backward`.
@@ -415,13 +435,97 @@ class Client:
     def rollback(self, model: str, version: int, *, timeout: float | None = None) -> int:
         """Serves an older version of `model` again. Returns the version that was served before.
 
-        The next publish continues from the highest version number. The call is not retried, because
-        it is not idempotent: after Unavailable, call it again. Raises NotFound with the available
+        Pins the version unless it is the newest: versions that are exported or uploaded later are
+        not served. `unpin`, a rollback to the newest version, or the next publish ends the pin. The
+        next publish continues from the highest version number. The call is not retried, because it
+        is not idempotent: after Unavailable, call it again. Raises NotFound with the available
         versions.
         """
         method = TRAINING["Rollback"]
         request = method.request(model=model, version=version)
         return int(self._channel.call(method, request, timeout, attempts=1).previous_version)
+
+    def list_versions(
+        self, model: str | None = None, *, timeout: float | None = None
+    ) -> list[ModelVersion]:
+        """Lists the versions of `model`, served or not, by number. None: of all models.
+
+        Raises NotFound if there is no such model.
+        """
+        method = MODELS["ListVersions"]
+        return results.model_versions(
+            self._channel.call(method, method.request(model=model or ""), timeout)
+        )
+
+    def pin(self, model: str, version: int, *, timeout: float | None = None) -> int:
+        """Serves `version` to requests without a version. Returns the version served before.
+
+        Loads the version if necessary. Versions that are exported or uploaded later are not served,
+        until `unpin` or the next publish. Not retried, like `rollback`. Raises NotFound with the
+        available versions.
+        """
+        method = MODELS["Pin"]
+        request = method.request(model=model, version=version)
+        return int(self._channel.call(method, request, timeout, attempts=1).previous_version)
+
+    def unpin(self, model: str, *, timeout: float | None = None) -> int:
+        """Ends a pin and serves the newest version. Returns that version.
+
+        No-op if no version is pinned.
+        """
+        method = MODELS["Unpin"]
+        return int(self._channel.call(method, method.request(model=model), timeout).version)
+
+    def set_label(
+        self, model: str, label: str, version: int | None, *, timeout: float | None = None
+    ) -> int | None:
+        """Points `label`, for example "stable", at a version. None: removes the label.
+
+        Requests may name the version by the label. A labelled version is served in addition to the
+        others and cannot be deleted. Returns the version that had the label before. Not retried,
+        like `rollback`. Raises NotFound for an unknown version, or if there is no label to remove.
+        """
+        method = MODELS["SetLabel"]
+        request = method.request(model=model, label=label, version=version or 0)
+        reply = self._channel.call(method, request, timeout, attempts=1)
+        return int(reply.previous_version) or None
+
+    def delete_version(self, model: str, version: int, *, timeout: float | None = None) -> None:
+        """Deletes a published or uploaded version.
+
+        Raises FailedPrecondition for the version that requests without a version get, for a pinned
+        or labelled version, and for a version in the model repository; NotFound if there is none.
+        """
+        method = MODELS["DeleteVersion"]
+        try:
+            self._channel.call(method, method.request(model=model, version=version), timeout)
+        except errors.NotFound as error:
+            if error.attempts == 1:
+                raise
+            # An earlier attempt may have deleted it, although its reply was lost.
+
+    def upload_version(
+        self, model: str, path: str | os.PathLike[str], *, timeout: float | None = None
+    ) -> int:
+        """Uploads a version of `model` to a server with --allow_model_upload. Returns its number.
+
+        path: folder of a version, for example that of `ExportResult.path`, or the model file in it.
+        The server assigns the number, loads the version, and serves it unless another version is
+        pinned. The model must be served, and the version must fit its configuration. Not retried,
+        like `rollback`. Raises FailedPrecondition if the server accepts no uploads, and ValueError if there
+        is no model file.
+        """
+        requests = _upload.requests(model, _upload.files(path))
+        method = MODELS["UploadVersion"]
+        return int(self._channel.call_feeding(method, requests, timeout).version)
+
+    def reserve_version(self, model: str, *, timeout: float | None = None) -> int:
+        """Returns the next version number of `model`, which the server assigns only once.
+
+        For a folder that is added to the model repository. The model need not exist yet.
+        """
+        method = MODELS["ReserveVersion"]
+        return int(self._channel.call(method, method.request(model=model), timeout).version)
 
     def _trainer_info(self, name: str, timeout: float | None) -> TrainerInfo:
         method = TRAINING["GetTrainer"]
@@ -429,7 +533,7 @@ class Client:
         return _replies.trainer_info(reply.trainer)
 
 
-def _version_to_wire(version: int | None) -> str:
+def _version_to_wire(version: int | str | None) -> str:
     return "" if version is None else str(version)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -190,6 +190,35 @@ class ModelStatus:
 
 
 @dataclass(frozen=True)
+class ModelVersion:
+    """Version of a model, served or not.
+
+    origin: "exported" into the model repository, "published" by a trainer, or "uploaded".
+    trainer, step: trainer that published the version, and its number of updates; else "" and 0.
+    state: "ready": served; "idle": on disk, but not loaded; "unavailable": failed to load, or was
+        unloaded; "ignored": folder in the repository whose number belongs to another version.
+    reason: why the version is not served, for "unavailable" and "ignored".
+    serving: True for the version that requests without a version get.
+    pinned: True if `Client.pin` or `Client.rollback` chose the version.
+    labels: labels that point at the version, sorted.
+    created: creation time in UTC; for "exported", the modification time of the model file; None:
+        unknown.
+    """
+
+    model: str
+    version: int
+    origin: str
+    trainer: str
+    step: int
+    state: str
+    reason: str
+    serving: bool
+    pinned: bool
+    labels: tuple[str, ...]
+    created: datetime | None
+
+
+@dataclass(frozen=True)
 class TensorMetadata:
     """Input or output of a model.
 
@@ -262,6 +291,26 @@ def model_metadata(proto: Any, config: Any) -> ModelMetadata:
             if key.startswith(_ORIGIN)
         },
     )
+
+
+def model_versions(proto: Any) -> list[ModelVersion]:
+    """Converts a braid.v1.ListVersionsResponse."""
+    return [
+        ModelVersion(
+            model=each.model,
+            version=each.version,
+            origin=type(each).Origin.Name(each.origin).removeprefix("ORIGIN_").lower(),
+            trainer=each.trainer,
+            step=each.step,
+            state=type(each).State.Name(each.state).removeprefix("STATE_").lower(),
+            reason=each.reason,
+            serving=each.serving,
+            pinned=each.pinned,
+            labels=tuple(each.labels),
+            created=datetime.fromtimestamp(each.created, timezone.utc) if each.created else None,
+        )
+        for each in proto.versions
+    ]
 
 
 def devices(proto: Any) -> list[Device]:

@@ -129,9 +129,9 @@ class Stream:
         lost = partial(_replies.lost_result, OperationResult)
         return self._submit("OptimStep", request, _replies.operation_result, lost)
 
-    def publish(self) -> Future[int]:
+    def publish(self, model: str | None = None) -> Future[int]:
         """Submits a publication; see `Trainer.publish`. Later operations wait for its reply."""
-        return self._submit("Publish", _requests.publish(), _replies.published_version, None)
+        return self._submit("Publish", _requests.publish(model), _replies.published_version, None)
 
     def _submit(
         self,

@@ -176,16 +176,13 @@ class Trainer:
         return _replies.operation_result(reply)
 
     def publish(self, model: str | None = None, *, timeout: float | None = None) -> int:
-        """Publishes the trainer's weights as the next version of its model. Returns the version.
+        """Publishes the trainer's weights as the next version of a model. Returns the version.
 
-        Inference serves the version before this call returns. model: must be the trainer's own
-        model if given; it documents the calling code.
+        Inference serves the version before this call returns, also if another version was pinned.
+        model: name of a served model with the same inputs, outputs and batching; None: the
+            trainer's own.
         """
-        if model is not None and model != self._model:
-            raise ValueError(
-                f"model: {model!r} (expected {self._model!r}, the model of trainer {self._name!r})"
-            )
-        reply = self._handle.operate("Publish", _requests.publish(), timeout)
+        reply = self._handle.operate("Publish", _requests.publish(model), timeout)
         return _replies.published_version(reply)
 
     def stream(

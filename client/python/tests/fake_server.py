@@ -49,6 +49,9 @@ class FakeServer(grpc.GenericRpcHandler):
     calls: (method, request) of each received call, and of each operation of a stream.
     uptime: returns the reported uptime in seconds.
     late: functions to call once, each after a GetTrainer.
+    pinned, labels: pinned version and versions by label of the model "fashion".
+    reserved: last version number that was assigned.
+    uploaded: contents of uploaded files by name.
     queued: functions to call once before a GetTrainer with `settled`, as pending work.
     """
 
@@ -66,11 +69,17 @@ class FakeServer(grpc.GenericRpcHandler):
         self.late = deque()
         self.queued = deque()
         self.streams = 0
+        self.pinned = None
+        self.labels = {}
+        self.reserved = 4
+        self.uploaded = {}
         self._withheld = 0
         self._faults = defaultdict(deque)
         self._methods = {
             method.path: (name, method)
-            for service in (_protocol.INFERENCE, _protocol.TRAINING, _protocol.DEVICES)
+            for service in (
+                _protocol.INFERENCE, _protocol.TRAINING, _protocol.MODELS, _protocol.DEVICES
+            )
             for name, method in service.items()
         }
 
@@ -155,6 +164,7 @@ class FakeServer(grpc.GenericRpcHandler):
         kinds = {
             "Stream": (grpc.stream_stream_rpc_method_handler, work),
             "Evaluate": (grpc.stream_unary_rpc_method_handler, work),
+            "UploadVersion": (grpc.stream_unary_rpc_method_handler, work),
         }
         default = ((grpc.unary_stream_rpc_method_handler, stream) if method.streams_response
                    else (grpc.unary_unary_rpc_method_handler, unary))
@@ -216,6 +226,69 @@ class FakeServer(grpc.GenericRpcHandler):
             if kind == "string_param" or not wanted or name in wanted:
                 setattr(reply.parameters[name], kind, value)
         return reply
+
+    # braid.v1.ModelService
+
+    def ListVersions(self, request, context):
+        reply = _protocol.MODELS["ListVersions"].response()
+        if request.model in ("", "fashion"):
+            kinds = _protocol.message("braid.v1.ModelVersion")
+            reply.versions.add(
+                model="fashion", version=1, origin=kinds.ORIGIN_EXPORTED, state=kinds.STATE_IDLE,
+                pinned=self.pinned == 1,
+            )
+            reply.versions.add(
+                model="fashion", version=2, origin=kinds.ORIGIN_PUBLISHED, trainer="t", step=7,
+                state=kinds.STATE_READY, serving=True, pinned=self.pinned == 2,
+                labels=sorted(label for label, version in self.labels.items() if version == 2),
+                created=1.5,
+            )
+            reply.versions.add(
+                model="fashion", version=2, origin=kinds.ORIGIN_EXPORTED,
+                state=kinds.STATE_IGNORED, reason="rename the folder to 3",
+            )
+        elif request.model != "broken":
+            context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model {request.model!r}")
+        return reply
+
+    def Pin(self, request, context):
+        self._check_version(request, context)
+        self.pinned = request.version
+        return _protocol.MODELS["Pin"].response(previous_version=2)
+
+    def Unpin(self, request, context):
+        self.pinned = None
+        return _protocol.MODELS["Unpin"].response(version=2)
+
+    def SetLabel(self, request, context):
+        before = self.labels.pop(request.label, 0)
+        if request.version:
+            self._check_version(request, context)
+            self.labels[request.label] = request.version
+        elif not before:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no label {request.label!r}")
+        return _protocol.MODELS["SetLabel"].response(previous_version=before)
+
+    def DeleteVersion(self, request, context):
+        self._check_version(request, context)
+        return _protocol.MODELS["DeleteVersion"].response()
+
+    def ReserveVersion(self, request, context):
+        self.reserved += 1
+        return _protocol.MODELS["ReserveVersion"].response(version=self.reserved)
+
+    def UploadVersion(self, requests, context):
+        for request in requests:
+            self.calls.append(("UploadVersion", request))
+            self.uploaded[request.file] = self.uploaded.get(request.file, b"") + request.data
+        fault = self._take_fault("UploadVersion")
+        if fault is not None:
+            self._abort(context, fault)
+        return _protocol.MODELS["UploadVersion"].response(version=3, serving=True)
+
+    def _check_version(self, request, context):
+        if request.version > 2:
+            context.abort(grpc.StatusCode.NOT_FOUND, "there are: 1, 2")
 
     # braid.v1.DeviceService
 
@@ -337,7 +410,9 @@ class FakeServer(grpc.GenericRpcHandler):
     def Rollback(self, request, context):
         if request.version > 2:
             context.abort(grpc.StatusCode.NOT_FOUND, "there are: 1, 2")
-        return _protocol.TRAINING["Rollback"].response(previous_version=2)
+        return _protocol.TRAINING["Rollback"].response(
+            previous_version=2, pinned=request.version < 2
+        )
 
     def DownloadModel(self, request, context):
         model = self._trainer(request.trainer, context).proto.model

@@ -37,9 +37,8 @@ absl::Status CheckSameInterface(absl::string_view kind, const ModelConfig& confi
   for (size_t i = 0; i < std::max(was.size(), is.size()); ++i) {
     if (i >= was.size() || i >= is.size() || Interface(was[i]) != Interface(is[i])) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "model '", config.name, "' was reloaded with an incompatible configuration: ", kind, "[",
-          i, "] is ", Describe(is, i), " (expected ", Describe(was, i),
-          ", as when the trainer was created)"));
+          "model '", config.name, "' has an incompatible configuration: ", kind, "[", i, "] is ",
+          Describe(is, i), " (expected ", Describe(was, i), ", as when the trainer was created)"));
     }
   }
   return absl::OkStatus();
@@ -61,11 +60,10 @@ ModelConfig DeclaredConfig(ModelConfig config) {
 absl::StatusOr<ModelConfig> ApplyCurrentConfig(const ModelConfig& config,
                                                const ModelConfig& current) {
   if (config.batched() != current.batched()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("model '", config.name,
-                     "' was reloaded with an incompatible configuration: max_batch_size is ",
-                     current.max_batch_size, " (expected ", config.max_batch_size,
-                     ", as when the trainer was created)"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "model '", config.name, "' has an incompatible configuration: max_batch_size is ",
+        current.max_batch_size, " (expected ", config.max_batch_size,
+        ", as when the trainer was created)"));
   }
   const ModelConfig declared = DeclaredConfig(current);
   BRAID_RETURN_IF_ERROR(

@@ -125,7 +125,9 @@ absl::Status Caller::CheckStart() {
     return absl::OkStatus();
   }
   BRAID_RETURN_IF_ERROR(Identify());
-  const Role role = rule_->need == Need::kTrain ? Role::kTrain : Role::kInfer;
+  const Role role = rule_->need == Need::kAdmin   ? Role::kAdmin
+                    : rule_->need == Need::kTrain ? Role::kTrain
+                                                  : Role::kInfer;
   return identity_->MaySome(role) ? absl::OkStatus() : MissingRole(role, "");
 }
 
@@ -186,9 +188,13 @@ absl::Status Caller::CheckRole(Role role, const Names& names) const {
   }
   // Rejects unknown trainers here: the method might find their files, which have no model.
   BRAID_ASSIGN_OR_RETURN(const std::string model, access_->model_of(names.trainer));
-  return identity_->May(role, model) ? absl::OkStatus()
-                                     : MissingRole(role, absl::StrCat(" for the model of trainer '",
-                                                                      Excerpt(names.trainer), "'"));
+  if (!identity_->May(role, model)) {
+    return MissingRole(role,
+                       absl::StrCat(" for the model of trainer '", Excerpt(names.trainer), "'"));
+  }
+  return names.model.empty() || identity_->May(role, names.model)
+             ? absl::OkStatus()
+             : MissingRole(role, absl::StrCat(" for model '", Excerpt(names.model), "'"));
 }
 
 absl::Status Caller::MissingRole(Role role, const std::string& for_what) const {

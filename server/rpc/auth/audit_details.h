@@ -30,6 +30,9 @@ AuditDetails DetailsOf(const Request& request, Subject subject) {
       details.emplace_back("version", request.version());
     }
   }
+  if constexpr (requires { request.label(); }) {
+    add("label", request.label());
+  }
   if constexpr (requires { request.checkpoint(); }) {
     add("checkpoint", request.checkpoint());
   }

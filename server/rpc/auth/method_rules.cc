@@ -59,6 +59,14 @@ const std::vector<MethodRule>& MethodRules() {
       {"Rollback", Need::kTrain, Subject::kModel, true},
       {"GetStateDict", Need::kTrain, Subject::kTrainer, true},
       {"DownloadModel", Need::kTrain, Subject::kTrainer, true},
+      // braid.v1.ModelService
+      {"ListVersions", Need::kSee, Subject::kModel},
+      {"Pin", Need::kAdmin, Subject::kModel, true},
+      {"Unpin", Need::kAdmin, Subject::kModel, true},
+      {"SetLabel", Need::kAdmin, Subject::kModel, true},
+      {"DeleteVersion", Need::kAdmin, Subject::kModel, true},
+      {"ReserveVersion", Need::kAdmin, Subject::kModel, true},
+      {"UploadVersion", Need::kAdmin, Subject::kModel, true},
       // braid.v1.DeviceService
       {"ListDevices", Need::kAnyone},
   };

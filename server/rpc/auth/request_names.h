@@ -8,6 +8,7 @@
 namespace braid {
 
 struct Names {
+  // If there is a trainer: a model other than the trainer's that the request is about.
   absl::string_view model;
   absl::string_view trainer;
 };
@@ -21,6 +22,9 @@ Names NamesIn(const Request& request, Subject subject) {
     names.model = request.model_name();
   } else if constexpr (requires { request.model(); }) {
     names.model = request.model();
+  }
+  if constexpr (requires { request.target_model(); }) {
+    names.model = request.target_model();
   }
   if constexpr (requires { request.name(); }) {
     if (subject == Subject::kTrainer) {

@@ -97,9 +97,7 @@ absl::Time DeadlineOf(std::chrono::system_clock::time_point deadline) {
 
 absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
     const ServedModels& models, const inference::ModelInferRequest& request) {
-  BRAID_ASSIGN_OR_RETURN(const int64_t version,
-                         ParseVersion(request.model_version(), "model_version"));
-  return models.Find(request.model_name(), version);
+  return FindVersion(models, request.model_name(), request.model_version(), "model_version");
 }
 
 absl::StatusOr<std::shared_ptr<InferenceRequest>> SubmitRequest(

@@ -70,19 +70,21 @@ class InferCall final : public UnaryCall {
   std::weak_ptr<InferenceRequest> request_ ABSL_GUARDED_BY(mu_);
 };
 
-// Lists the served versions that `caller` may see. name, version: restrict the list unless empty,
-// 0.
+// Lists the served versions that `caller` may see. name, version: restrict the list unless empty.
 absl::Status ListStatistics(const ServedModels& models, const Caller& caller,
-                            const std::string& name, int64_t version,
+                            const std::string& name, const std::string& version,
                             inference::ModelStatisticsResponse* response) {
-  if (!name.empty()) {
-    BRAID_RETURN_IF_ERROR(models.Find(name, version).status());
-  } else if (version != 0) {
+  if (name.empty() && !version.empty()) {
     return InvalidField("version", "set without a name (expected both or neither)");
+  }
+  int64_t number = 0;
+  if (!name.empty()) {
+    BRAID_ASSIGN_OR_RETURN(const auto queue, FindVersion(models, name, version, "version"));
+    number = version.empty() ? 0 : queue->version();
   }
   for (const ModelState& state : models.List()) {
     const bool requested =
-        (name.empty() || name == state.name) && (version == 0 || version == state.version);
+        (name.empty() || name == state.name) && (number == 0 || number == state.version);
     if (!requested || !state.ready || !caller.Sees(state.name)) {
       continue;
     }
@@ -130,8 +132,11 @@ InferenceService::Reactor* InferenceService::ModelReady(Context* context,
                                                         const inference::ModelReadyRequest* request,
                                                         inference::ModelReadyResponse* response) {
   return HandleUnary(rpc_, context, "ModelReady", *request, [&]() -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-    response->set_ready(health_->readiness().ok() && models_->Find(request->name(), version).ok());
+    const auto queue = FindVersion(*models_, request->name(), request->version(), "version");
+    if (absl::IsInvalidArgument(queue.status())) {
+      return queue.status();
+    }
+    response->set_ready(health_->readiness().ok() && queue.ok());
     return absl::OkStatus();
   });
 }
@@ -161,10 +166,10 @@ InferenceService::Reactor* InferenceService::ModelMetadata(
     Context* context, const inference::ModelMetadataRequest* request,
     inference::ModelMetadataResponse* response) {
   return HandleUnary(rpc_, context, "ModelMetadata", *request, [&]() -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-    BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
+    BRAID_ASSIGN_OR_RETURN(const auto queue,
+                           FindVersion(*models_, request->name(), request->version(), "version"));
     std::vector<int64_t> versions = {queue->version()};
-    if (version == 0) {
+    if (request->version().empty()) {
       BRAID_ASSIGN_OR_RETURN(versions, models_->Versions(request->name()));
     }
     FillMetadata(queue->config(), versions, response);
@@ -176,8 +181,8 @@ InferenceService::Reactor* InferenceService::ModelConfig(
     Context* context, const inference::ModelConfigRequest* request,
     inference::ModelConfigResponse* response) {
   return HandleUnary(rpc_, context, "ModelConfig", *request, [&]() -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-    BRAID_ASSIGN_OR_RETURN(const auto queue, models_->Find(request->name(), version));
+    BRAID_ASSIGN_OR_RETURN(const auto queue,
+                           FindVersion(*models_, request->name(), request->version(), "version"));
     FillConfig(queue->config(), response->mutable_config());
     return absl::OkStatus();
   });
@@ -272,8 +277,7 @@ InferenceService::Reactor* InferenceService::ModelStatistics(
     inference::ModelStatisticsResponse* response) {
   return HandleUnary(
       rpc_, context, "ModelStatistics", *request, [&](const Caller& caller) -> absl::Status {
-        BRAID_ASSIGN_OR_RETURN(const int64_t version, ParseVersion(request->version(), "version"));
-        return ListStatistics(*models_, caller, request->name(), version, response);
+        return ListStatistics(*models_, caller, request->name(), request->version(), response);
       });
 }
 

@@ -17,6 +17,7 @@
 #include "server/batching/model_statistics.h"
 #include "server/models/batch_dimension.h"
 #include "server/models/scalar_inputs.h"
+#include "server/storage/names.h"
 
 namespace braid {
 namespace {
@@ -209,17 +210,23 @@ std::string Field(absl::string_view key) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> ParseVersion(const std::string& version, absl::string_view field) {
-  int64_t number = 0;
+absl::StatusOr<std::shared_ptr<RequestQueue>> FindVersion(const ServedModels& models,
+                                                          const std::string& model,
+                                                          const std::string& version,
+                                                          absl::string_view field) {
   if (version.empty()) {
-    return 0;
+    return models.Find(model, 0);
   }
+  if (IsVersionLabel(version)) {
+    return models.FindLabel(model, version);
+  }
+  int64_t number = 0;
   if (!absl::SimpleAtoi(version, &number) || number < 1) {
-    return InvalidField(field,
-                        absl::StrCat("'", Excerpt(version),
-                                     "' is not a version (expected a number from 1, or empty)"));
+    return InvalidField(
+        field, absl::StrCat("'", Excerpt(version),
+                            "' is not a version (expected a number from 1, a label, or empty)"));
   }
-  return number;
+  return models.Find(model, number);
 }
 
 void FillMetadata(const ModelConfig& config, const std::vector<int64_t>& versions,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,9 +17,12 @@
 
 namespace braid {
 
-// Parses the version of a request. Empty: 0, the newest. INVALID_ARGUMENT, naming `field`, unless
-// it is a number from 1.
-absl::StatusOr<int64_t> ParseVersion(const std::string& version, absl::string_view field);
+// Finds the version that a request names by its number or label; empty: the current one.
+// INVALID_ARGUMENT, naming `field`, for other texts; NOT_FOUND.
+absl::StatusOr<std::shared_ptr<RequestQueue>> FindVersion(const ServedModels& models,
+                                                          const std::string& model,
+                                                          const std::string& version,
+                                                          absl::string_view field);
 
 void FillMetadata(const ModelConfig& config, const std::vector<int64_t>& versions,
                   inference::ModelMetadataResponse* response);

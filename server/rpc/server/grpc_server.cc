@@ -17,6 +17,7 @@
 #include "server/base/port_sockets.h"
 #include "server/rpc/device_service.h"
 #include "server/rpc/inference/inference_service.h"
+#include "server/rpc/model_service.h"
 #include "server/rpc/server/grpc_log.h"
 #include "server/rpc/server/health_reporter.h"
 #include "server/rpc/server/tls_credentials.h"
@@ -53,6 +54,7 @@ class GrpcServer::Impl {
         inference_(options.models, options.control, options.regions, options.health,
                    Shared(options)),
         training_(options.trainers, Shared(options)),
+        models_(options.publisher, options.allow_upload, Shared(options)),
         devices_(options.list_slots, Shared(options)) {}
 
   absl::Status Listen(const std::string& host, int port, const ConnectionLimits& limits) {
@@ -74,6 +76,7 @@ class GrpcServer::Impl {
     builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
     builder.RegisterService(&inference_);
     builder.RegisterService(&training_);
+    builder.RegisterService(&models_);
     builder.RegisterService(&devices_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
@@ -110,6 +113,7 @@ class GrpcServer::Impl {
   const std::shared_ptr<grpc::ServerCredentials> credentials_;  // outlives the server
   InferenceService inference_;
   TrainingService training_;
+  ModelService models_;
   DeviceService devices_;
   int port_ = 0;
   // Declared after everything that its calls use.

@@ -18,6 +18,7 @@
 #include "server/shared_memory/shared_regions.h"
 #include "server/telemetry/health.h"
 #include "server/telemetry/metrics.h"
+#include "server/training/trainer/publisher.h"
 #include "server/training/trainer/trainer_registry.h"
 
 namespace braid {
@@ -33,6 +34,8 @@ class GrpcServer {
     ServedModels* models = nullptr;
     ModelControl* control = nullptr;
     TrainerRegistry* trainers = nullptr;
+    Publisher* publisher = nullptr;
+    bool allow_upload = false;
     Admission* admission = nullptr;
     OpenStreams* streams = nullptr;
     Metrics* metrics = nullptr;

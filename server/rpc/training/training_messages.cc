@@ -139,7 +139,9 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::BackwardRequest& reques
 }
 
 absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request) {
-  return Begin(request, OperationKind::kPublish);
+  Operation operation = Begin(request, OperationKind::kPublish);
+  operation.target_model = request.target_model();
+  return operation;
 }
 
 void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {

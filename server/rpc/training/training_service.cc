@@ -272,11 +272,12 @@ TrainingService::Reactor* TrainingService::Rollback(Context* context,
               absl::StrCat(request->version(), " is not a version (expected a number from 1)"));
         }
         trainers_->Rollback(request->model(), request->version(),
-                            [call, response](const absl::StatusOr<int64_t>& previous) {
-                              if (previous.ok()) {
-                                response->set_previous_version(*previous);
+                            [call, response](const absl::StatusOr<VersionChange>& change) {
+                              if (change.ok()) {
+                                response->set_previous_version(change->previous);
+                                response->set_pinned(change->pinned);
                               }
-                              call->Reply(previous.status());
+                              call->Reply(change.status());
                             });
         return absl::OkStatus();
       });

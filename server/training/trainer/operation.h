@@ -48,6 +48,7 @@ struct Operation {
   Mode mode = Mode::kTrain;                  // kForward
   bool keep_graph = false;                   // kForward
   std::vector<HostTensor> output_gradients;  // kBackward
+  std::string target_model;                  // kPublish; empty: the trainer's
   bool report_split = false;
   // When the server received it.
   absl::Time received = absl::InfinitePast();

@@ -1,106 +1,147 @@
 #include "server/training/trainer/publisher.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
-#include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <variant>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
-#include "server/base/atomic_file.h"
+#include "absl/time/clock.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/batching/batch_queue.h"
 #include "server/models/config/version_config.h"
 #include "server/models/repository.h"
+#include "server/parallel/replica_set.h"
 #include "server/serving/load_model.h"
+#include "server/storage/names.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
 
-using nlohmann::json;
-
-// For each model that was rolled back: the version to serve, and the newest version of the data
-// directory at that time.
-constexpr char kPinned[] = "serving.json";
-constexpr char kVersion[] = "version";
-constexpr char kNewest[] = "newest";
+// Choices of the users, in the data directory.
+constexpr char kChoicesFile[] = "serving.json";
 
 std::map<std::string, std::string> Describe(const VersionOrigin& origin) {
-  return {{"trainer", origin.trainer},
-          {"step", absl::StrCat(origin.step)},
-          {"sequence", absl::StrCat(origin.sequence)},
-          {"checkpoint", origin.checkpoint},
-          {"created", absl::FormatTime(origin.created, absl::UTCTimeZone())}};
+  std::map<std::string, std::string> text = {
+      {"created", absl::FormatTime(origin.created, absl::UTCTimeZone())}};
+  if (!origin.trainer.empty()) {
+    text["trainer"] = origin.trainer;
+    text["step"] = absl::StrCat(origin.step);
+    text["sequence"] = absl::StrCat(origin.sequence);
+    text["checkpoint"] = origin.checkpoint;
+  }
+  return text;
 }
 
-json ReadJson(const std::string& path) {
-  std::ifstream file(path);
-  const json object = json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return object.is_object() ? object : json::object();
+absl::Time ModifiedTime(const std::string& path) {
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0 ? absl::TimeFromTimespec(status.st_mtim)
+                                          : absl::InfinitePast();
+}
+
+bool Selects(const VersionPolicy& policy, int64_t version) {
+  const auto* specific = std::get_if<SpecificVersions>(&policy);
+  return specific == nullptr || std::find(specific->versions.begin(), specific->versions.end(),
+                                          version) != specific->versions.end();
+}
+
+// Returns how many versions the policy serves, counted from the newest.
+int64_t CountOf(const VersionPolicy& policy) {
+  const auto* latest = std::get_if<LatestVersions>(&policy);
+  return latest == nullptr ? std::numeric_limits<int64_t>::max() : latest->count;
+}
+
+void EndPin(VersionChoices* choices) {
+  choices->pinned = 0;
+  choices->newest = 0;
+}
+
+Routing RoutingOf(const VersionChoices& choices, int64_t current) {
+  return {current, choices.pinned != 0, choices.labels};
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Open(ServedModels* models,
-                                                           std::string repository,
-                                                           std::string data_dir) {
+absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Open(
+    ServedModels* models, std::string repository, std::string data_dir,
+    std::function<absl::Status(const std::string& path)> check_file) {
   std::unique_ptr<Publisher> publisher(
-      new Publisher(models, std::move(repository), std::move(data_dir)));
-  if (!publisher->data_dir_.empty()) {
-    BRAID_ASSIGN_OR_RETURN(VersionStore store, VersionStore::Open(publisher->data_dir_));
+      new Publisher(models, std::move(repository), std::move(check_file)));
+  if (!data_dir.empty()) {
+    BRAID_ASSIGN_OR_RETURN(VersionStore store, VersionStore::Open(data_dir));
     publisher->store_ = std::make_unique<VersionStore>(std::move(store));
   }
+  BRAID_ASSIGN_OR_RETURN(
+      publisher->choices_,
+      VersionChoicesFile::Open(data_dir.empty() ? "" : absl::StrCat(data_dir, "/", kChoicesFile)));
   return publisher;
 }
 
-int64_t Publisher::NewestStored(const std::vector<Source>& sources) {
+int64_t Publisher::NewestStored(const Sources& sources) {
   const auto newest = std::find_if(sources.rbegin(), sources.rend(),
                                    [](const Source& source) { return source.stored; });
   return newest != sources.rend() ? newest->version : 0;
 }
 
-int64_t Publisher::ReadPinned(const std::string& model, const std::vector<Source>& sources) const {
-  const json pins = ReadJson(absl::StrCat(data_dir_, "/", kPinned));
-  const auto pin = pins.find(model);
-  if (pin == pins.end() || !pin->is_object()) {
-    return 0;
-  }
-  // Versions published after the rollback take precedence.
-  const auto number = [&](const char* key) {
-    return pin->contains(key) && pin->at(key).is_number_integer() ? pin->at(key).get<int64_t>() : 0;
-  };
-  return NewestStored(sources) > number(kNewest) ? 0 : number(kVersion);
+const Publisher::Source* Publisher::Find(const Sources& sources, int64_t version) {
+  const auto found = std::find_if(sources.begin(), sources.end(), [version](const Source& source) {
+    return source.version == version;
+  });
+  return found == sources.end() ? nullptr : &*found;
 }
 
-absl::Status Publisher::WritePinned(const std::string& model, int64_t version,
-                                    const std::vector<Source>& sources) const {
-  if (store_ == nullptr) {
-    return absl::OkStatus();
-  }
-  const std::string path = absl::StrCat(data_dir_, "/", kPinned);
-  json pins = ReadJson(path);
-  if (version == 0 && !pins.contains(model)) {
-    return absl::OkStatus();
-  }
-  if (version == 0) {
-    pins.erase(model);
-  } else {
-    pins[model] = {{kVersion, version}, {kNewest, NewestStored(sources)}};
-  }
-  return WriteFileAtomically(path, pins.dump(2) + "\n");
-}
-
-absl::StatusOr<std::vector<Publisher::Source>> Publisher::Sources(const std::string& model) const {
-  std::map<int64_t, Source> sources;
+absl::StatusOr<int64_t> Publisher::Newest(const std::string& model, const Sources& sources) const {
   BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> current,
+                         models_->FindReplicas(model, 0));
+  int64_t newest = current->version();
+  for (const Source& source : sources) {
+    if (Selects(config->version_policy, source.version)) {
+      newest = std::max(newest, source.version);
+    }
+  }
+  return newest;
+}
+
+int64_t Publisher::NextNumber(const std::string& model, const Sources& sources) const {
+  int64_t highest = choices_->Read(model).used;
+  if (!sources.empty()) {
+    highest = std::max(highest, sources.back().version);
+  }
+  if (const auto next = models_->NextVersion(model); next.ok()) {
+    highest = std::max(highest, *next - 1);
+  }
+  return highest + 1;
+}
+
+VersionChoices Publisher::ReadChoices(const std::string& model, const Sources& sources) const {
+  VersionChoices choices = choices_->Read(model);
+  // The server stopped after it wrote a published version and before it ended the pin.
+  if (NewestStored(sources) > choices.newest) {
+    EndPin(&choices);
+  }
+  return choices;
+}
+
+absl::StatusOr<Publisher::Sources> Publisher::FindSources(const std::string& model) const {
+  std::map<int64_t, Source> sources;
+  const auto config = models_->FindConfig(model);
+  const std::string filename = config.ok() ? (*config)->model_filename : "";
   // A model without a folder in the repository has no versions there.
   if (const auto entry = ScanModel(repository_, model); entry.ok()) {
     for (const RepositoryEntry::Version& version : entry->versions) {
-      if (const auto path = FindModelFile(version, config->model_filename); path.ok()) {
+      if (const auto path = FindModelFile(version, filename); path.ok()) {
         sources[version.version] = {version.version, *path, /*stored=*/false};
       }
     }
@@ -112,90 +153,132 @@ absl::StatusOr<std::vector<Publisher::Source>> Publisher::Sources(const std::str
       sources[version].stored = true;
     }
   }
-  std::vector<Source> list;
+  Sources list;
   for (auto& [version, source] : sources) {
     list.push_back(std::move(source));
   }
   return list;
 }
 
-void Publisher::WarnHidden(const std::string& model, const std::vector<Source>& sources) const {
-  for (const Source& source : sources) {
-    if (!source.stored || source.path.empty()) {
-      continue;
-    }
-    const absl::StatusOr<VersionOrigin> origin = store_->ReadOrigin(model, source.version);
-    Log(LogModule::kModels)
-        .warn(
-            "model '{}': '{}' is not served: version {} is what {} has published; rename the "
-            "file's folder to {} and load the model to serve it",
-            model, source.path, source.version,
-            origin.ok() ? absl::StrCat("trainer '", origin->trainer, "'") : "a trainer",
-            sources.back().version + 1);
-  }
+std::string Publisher::WhyHidden(const std::string& model, const Source& source,
+                                 const Sources& sources) const {
+  const absl::StatusOr<VersionOrigin> origin = store_->ReadOrigin(model, source.version);
+  return absl::StrCat("version ", source.version, " is what ",
+                      !origin.ok() ? "a trainer has published"
+                      : origin->trainer.empty()
+                          ? "a client has uploaded"
+                          : absl::StrCat("trainer '", origin->trainer, "' has published"),
+                      "; rename the file's folder to ", NextNumber(model, sources),
+                      " and load the model to serve it");
 }
 
-absl::Status Publisher::ServeSource(const std::string& model, const Source& source) {
+absl::StatusOr<LoadedVersion> Publisher::Load(const std::string& model, const Source& source,
+                                              const ModelConfig& config) const {
   std::string path = source.path;
   std::map<std::string, std::string> origin;
   if (source.stored) {
     BRAID_ASSIGN_OR_RETURN(const StoredVersion stored, store_->Read(model, source.version));
     path = stored.model_path;
     origin = Describe(stored.origin);
+  } else if (check_file_ != nullptr) {
+    for (const std::string& file : ModelFiles(path)) {
+      BRAID_RETURN_IF_ERROR(check_file_(file));
+    }
   }
-  BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
   BRAID_ASSIGN_OR_RETURN(
       LoadedVersion loaded,
       LoadVersion({path, absl::StrCat(repository_, "/", model), model, source.version},
-                  DeclaredConfig(*config), models_->workers(), OnRowDependence::kRunAlone,
+                  DeclaredConfig(config), models_->workers(), OnRowDependence::kRunAlone,
                   models_->row_tests()));
   loaded.origin = std::move(origin);
-  return models_->ServeVersion(std::move(loaded), config);
+  return loaded;
+}
+
+Publisher::Plan Publisher::MakePlan(const Sources& sources, const VersionPolicy& policy,
+                                    const VersionChoices& choices, int64_t newest) {
+  Plan plan;
+  plan.current = choices.pinned == 0 ? newest : choices.pinned;
+  plan.wanted.push_back(plan.current);
+  int64_t in_repository = 0;
+  for (auto source = sources.rbegin(); source != sources.rend(); ++source) {
+    if (!Selects(policy, source->version)) {
+      continue;
+    }
+    if (!source->path.empty() && in_repository++ < CountOf(policy) && !source->stored) {
+      plan.loaded.insert(source->version);
+    }
+    if (source->version < plan.current && std::ssize(plan.wanted) < CountOf(policy)) {
+      plan.wanted.push_back(source->version);
+    }
+  }
+  for (const auto& [label, version] : choices.labels) {
+    plan.wanted.push_back(version);
+  }
+  return plan;
+}
+
+absl::Status Publisher::ServePlanned(const std::string& model, const Source& source,
+                                     const Routing& routing, Plan* plan) {
+  if (!plan->loaded.insert(source.version).second && models_->Find(model, source.version).ok()) {
+    return models_->SetRouting(model, routing);
+  }
+  BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
+  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, Load(model, source, *config));
+  return models_->ServeVersion(std::move(loaded), config, routing);
 }
 
 absl::Status Publisher::ServeStoredModel(const std::string& model) {
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served, models_->FindReplicas(model, 0));
-  BRAID_ASSIGN_OR_RETURN(const std::vector<Source> sources, Sources(model));
-  if (sources.empty()) {
-    return absl::OkStatus();
-  }
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
+  BRAID_ASSIGN_OR_RETURN(const int64_t newest, Newest(model, sources));
+  BRAID_RETURN_IF_ERROR(models_->ReserveVersion(model, NextNumber(model, sources) - 1));
   WarnHidden(model, sources);
-  BRAID_RETURN_IF_ERROR(models_->ReserveVersion(model, sources.back().version));
-  const int64_t pinned = ReadPinned(model, sources);
-  const auto wanted = std::find_if(sources.begin(), sources.end(), [&](const Source& source) {
-    return source.version == (pinned != 0 ? pinned : sources.back().version);
-  });
-  if (wanted == sources.end()) {
-    return absl::OkStatus();
+  VersionChoices choices = ReadChoices(model, sources);
+  if (choices.pinned != 0 && Find(sources, choices.pinned) == nullptr) {
+    Log(LogModule::kModels)
+        .error("model '{}': pinned version {} does not exist, serving version {}", model,
+               choices.pinned, newest);
+    choices.pinned = 0;
   }
-  // The versions that the policy serves, without those in the repository.
-  const VersionPolicy& policy = served->config().version_policy;
-  const auto* latest = std::get_if<LatestVersions>(&policy);
-  const int64_t count = latest != nullptr                                  ? latest->count
-                        : std::holds_alternative<SpecificVersions>(policy) ? 1
-                                                                           : std::ssize(sources);
-  auto first = wanted + 1 - std::min<int64_t>(count, wanted + 1 - sources.begin());
-  first = std::find_if(first, wanted, [](const Source& source) { return source.stored; });
-  if (first == wanted && !wanted->stored && wanted->version == served->version()) {
-    return absl::OkStatus();
+  Plan plan = MakePlan(sources, config->version_policy, choices, newest);
+  for (const int64_t version : plan.wanted) {
+    const Source* source = Find(sources, version);
+    if (source == nullptr) {
+      continue;  // deleted from the repository, or published without a data directory
+    }
+    BRAID_ASSIGN_OR_RETURN(const auto served, models_->FindReplicas(model, 0));
+    const bool is_current = version == plan.current;
+    const Routing routing = RoutingOf(choices, is_current ? version : served->version());
+    if (const absl::Status status = ServePlanned(model, *source, routing, &plan); !status.ok()) {
+      models_->MarkFailed(model, version, status);
+      Log(LogModule::kModels)
+          .error("model '{}': version {} is not served: {}", model, version,
+                 std::string(status.message()));
+    } else if (is_current && (choices.pinned != 0 || source->stored)) {
+      Log(LogModule::kModels)
+          .info("model '{}' serves version {}, {}", model, version,
+                choices.pinned != 0 ? "pinned" : "published or uploaded before this start");
+    }
   }
-  for (auto source = first; source <= wanted; ++source) {
-    BRAID_RETURN_IF_ERROR(ServeSource(model, *source));
-  }
-  Log(LogModule::kModels)
-      .info("model '{}' serves version {}, {}", model, wanted->version,
-            pinned != 0 ? "rolled back to" : "published before this start");
   return absl::OkStatus();
 }
 
-void Publisher::ServeStored(const std::string& model) {
-  if (store_ == nullptr) {
-    return;
+void Publisher::WarnHidden(const std::string& model, const Sources& sources) const {
+  for (const Source& source : sources) {
+    if (source.stored && !source.path.empty()) {
+      Log(LogModule::kModels)
+          .warn("model '{}': '{}' is not served: {}", model, source.path,
+                WhyHidden(model, source, sources));
+    }
   }
+}
+
+void Publisher::ServeStored(const std::string& model) {
   const absl::MutexLock lock(&mu_);
   if (const absl::Status status = ServeStoredModel(model); !status.ok()) {
     Log(LogModule::kModels)
-        .error("model '{}' serves no published version: {}", model, std::string(status.message()));
+        .error("model '{}' serves only versions of the repository: {}", model,
+               std::string(status.message()));
   }
 }
 
@@ -224,10 +307,11 @@ absl::StatusOr<int64_t> Publisher::Publish(
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const auto current, models_->FindConfig(model));
   BRAID_ASSIGN_OR_RETURN(ModelConfig reconfigured, ApplyCurrentConfig(config, *current));
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  VersionChoices choices = ReadChoices(model, sources);
   BRAID_ASSIGN_OR_RETURN(int64_t version, StoredAs(model, origin));
   if (version != 0) {
-    BRAID_ASSIGN_OR_RETURN(const std::vector<Source> sources, Sources(model));
-    if (version < NewestStored(sources) || ReadPinned(model, sources) != 0) {
+    if (version < NewestStored(sources) || choices.pinned != 0) {
       return version;  // A retry, after another version has been chosen.
     }
   } else {
@@ -239,32 +323,295 @@ absl::StatusOr<int64_t> Publisher::Publish(
   }
   LoadedVersion published{std::move(reconfigured), version, std::move(replicas), Describe(origin)};
   BRAID_RETURN_IF_ERROR(SettlePublished(&published));
-  BRAID_RETURN_IF_ERROR(WritePinned(model, 0, {}));
-  BRAID_RETURN_IF_ERROR(models_->ServeVersion(std::move(published), current));
+  if (choices.pinned != 0) {
+    Log(LogModule::kModels)
+        .info("model '{}': publishing version {} ends the pin of version {}", model, version,
+              choices.pinned);
+  }
+  EndPin(&choices);
+  BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
+  BRAID_RETURN_IF_ERROR(
+      models_->ServeVersion(std::move(published), current, RoutingOf(choices, version)));
   return version;
 }
 
-absl::StatusOr<int64_t> Publisher::Rollback(const std::string& model, int64_t version) {
-  const absl::MutexLock lock(&mu_);
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served, models_->FindReplicas(model, 0));
-  const int64_t before = served->version();
-  BRAID_ASSIGN_OR_RETURN(const std::vector<Source> sources, Sources(model));
-  const auto wanted = std::find_if(sources.begin(), sources.end(), [version](const Source& source) {
-    return source.version == version;
-  });
-  if (wanted == sources.end()) {
+absl::Status Publisher::Apply(const std::string& model, int64_t version, int64_t current,
+                              const Sources& sources, const VersionChoices& choices) {
+  if (models_->Find(model, version).ok()) {
+    BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
+    return models_->SetRouting(model, RoutingOf(choices, current));
+  }
+  BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
+  const Source* source = Find(sources, version);
+  if (source == nullptr) {
     return absl::NotFoundError(
-        absl::StrCat("model '", model, "' has no version ", version, " to roll back to; there are ",
-                     absl::StrJoin(sources, ", ", [](std::string* out, const Source& source) {
-                       absl::StrAppend(out, source.version);
+        absl::StrCat("model '", model, "' has no version ", version, "; there are ",
+                     absl::StrJoin(sources, ", ", [](std::string* out, const Source& each) {
+                       absl::StrAppend(out, each.version);
                      })));
   }
-  if (version != before) {
-    BRAID_RETURN_IF_ERROR(ServeSource(model, *wanted));
+  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, Load(model, *source, *config));
+  BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
+  return models_->ServeVersion(std::move(loaded), config, RoutingOf(choices, current));
+}
+
+absl::StatusOr<VersionChange> Publisher::PinVersion(const std::string& model, int64_t version,
+                                                    bool pin_newest) {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served, models_->FindReplicas(model, 0));
+  const int64_t before = served->version();
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  BRAID_ASSIGN_OR_RETURN(const int64_t newest, Newest(model, sources));
+  VersionChoices choices = ReadChoices(model, sources);
+  choices.pinned = version;
+  choices.newest = NewestStored(sources);
+  if (version == newest && !pin_newest) {
+    EndPin(&choices);
   }
-  BRAID_RETURN_IF_ERROR(
-      WritePinned(model, version == sources.back().version ? 0 : version, sources));
+  BRAID_RETURN_IF_ERROR(Apply(model, version, version, sources, choices));
+  return VersionChange{before, choices.pinned != 0};
+}
+
+absl::StatusOr<VersionChange> Publisher::Rollback(const std::string& model, int64_t version) {
+  const absl::MutexLock lock(&mu_);
+  return PinVersion(model, version, /*pin_newest=*/false);
+}
+
+absl::StatusOr<VersionChange> Publisher::Pin(const std::string& model, int64_t version) {
+  const absl::MutexLock lock(&mu_);
+  return PinVersion(model, version, /*pin_newest=*/true);
+}
+
+absl::StatusOr<int64_t> Publisher::Unpin(const std::string& model) {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served, models_->FindReplicas(model, 0));
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  VersionChoices choices = ReadChoices(model, sources);
+  if (choices.pinned == 0) {
+    return served->version();
+  }
+  EndPin(&choices);
+  BRAID_ASSIGN_OR_RETURN(const int64_t newest, Newest(model, sources));
+  BRAID_RETURN_IF_ERROR(Apply(model, newest, newest, sources, choices));
+  return newest;
+}
+
+absl::StatusOr<int64_t> Publisher::SetLabel(const std::string& model, const std::string& label,
+                                            int64_t version) {
+  if (!IsVersionLabel(label)) {
+    return InvalidField("label",
+                        absl::StrCat("invalid label '", absl::Utf8SafeCHexEscape(Excerpt(label)),
+                                     "' (expected 1 to 128 letters, digits, '_', '-' and '.', with "
+                                     "at least one letter)"));
+  }
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served, models_->FindReplicas(model, 0));
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  VersionChoices choices = ReadChoices(model, sources);
+  const auto found = choices.labels.find(label);
+  const int64_t before = found == choices.labels.end() ? 0 : found->second;
+  const int64_t current = served->version();
+  if (version != 0) {
+    choices.labels[label] = version;
+    BRAID_RETURN_IF_ERROR(Apply(model, version, current, sources, choices));
+    return before;
+  }
+  if (before == 0) {
+    return absl::NotFoundError(absl::StrCat("model '", model, "' has no label '", label, "'"));
+  }
+  choices.labels.erase(found);
+  BRAID_RETURN_IF_ERROR(Apply(model, current, current, sources, choices));
   return before;
+}
+
+absl::Status Publisher::Delete(const std::string& model, int64_t version) {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const std::vector<VersionInfo> versions, ListVersions(model));
+  const auto found = std::find_if(versions.begin(), versions.end(), [&](const VersionInfo& each) {
+    return each.version == version && each.state != VersionInfo::State::kIgnored;
+  });
+  const std::string name = absl::StrCat("version ", version, " of model '", model, "'");
+  if (found == versions.end()) {
+    return absl::NotFoundError(absl::StrCat(name, " does not exist"));
+  }
+  if (found->pinned) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " is pinned (unpin it first)"));
+  }
+  if (!found->labels.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " has the label '",
+                                                      absl::StrJoin(found->labels, "', '"),
+                                                      "' (remove or move the label first)"));
+  }
+  if (found->serving) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is being served (pin or publish another version first)"));
+  }
+  if (found->origin == VersionInfo::Origin::kExported) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is in the model repository (delete its folder there)"));
+  }
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  VersionChoices choices = choices_->Read(model);
+  choices.used = NextNumber(model, sources) - 1;
+  BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
+  models_->RemoveVersion(model, version);
+  return store_ == nullptr ? absl::OkStatus() : store_->Remove(model, version);
+}
+
+absl::StatusOr<std::unique_ptr<VersionUpload>> Publisher::StartUpload(
+    const std::string& model) const {
+  BRAID_RETURN_IF_ERROR(models_->FindConfig(model).status());
+  if (store_ == nullptr) {
+    return absl::FailedPreconditionError("uploads need the server flag --data_dir");
+  }
+  return store_->NewUpload();
+}
+
+absl::StatusOr<UploadedVersion> Publisher::Upload(const std::string& model, VersionUpload* upload) {
+  BRAID_ASSIGN_OR_RETURN(std::vector<NewFile> files, upload->Finish());
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  BRAID_ASSIGN_OR_RETURN(const int64_t version, models_->NextVersion(model));
+  VersionChoices choices = ReadChoices(model, sources);
+  // Before the version is written, which would end the pin otherwise.
+  choices.used = version;
+  choices.newest = choices.pinned == 0 ? 0 : version;
+  BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
+  BRAID_RETURN_IF_ERROR(models_->ReserveVersion(model, version));
+  VersionOrigin origin;
+  origin.created = absl::Now();
+  BRAID_RETURN_IF_ERROR(store_->Write(model, version, origin, std::move(files)));
+  absl::StatusOr<LoadedVersion> loaded =
+      Load(model, {version, /*path=*/"", /*stored=*/true}, *config);
+  absl::Status status = loaded.status();
+  const bool serving = choices.pinned == 0;
+  if (status.ok() && serving) {
+    status = models_->ServeVersion(*std::move(loaded), config, RoutingOf(choices, version));
+  }
+  if (!status.ok()) {
+    if (const absl::Status removed = store_->Remove(model, version); !removed.ok()) {
+      Log(LogModule::kModels)
+          .error("model '{}': rejected upload {} cannot be removed: {}", model, version,
+                 std::string(removed.message()));
+    }
+    return status;
+  }
+  Log(LogModule::kModels)
+      .info("model '{}': version {} uploaded{}", model, version,
+            serving ? "" : absl::StrCat("; version ", choices.pinned, " is pinned"));
+  return UploadedVersion{version, serving};
+}
+
+absl::StatusOr<int64_t> Publisher::Reserve(const std::string& model) {
+  if (!IsFolderName(model)) {
+    return InvalidField(
+        "model", absl::StrCat("invalid model name '", absl::Utf8SafeCHexEscape(Excerpt(model)),
+                              "' (expected 1 to 255 bytes without '/', not "
+                              "starting with '.')"));
+  }
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  const int64_t version = NextNumber(model, sources);
+  VersionChoices choices = choices_->Read(model);
+  choices.used = version;
+  BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
+  // A model that is not served learns the number when it is loaded.
+  models_->ReserveVersion(model, version).IgnoreError();
+  return version;
+}
+
+VersionInfo Publisher::InfoOf(const std::string& model, const Source& source) const {
+  VersionInfo info;
+  info.version = source.version;
+  if (!source.stored) {
+    info.created = ModifiedTime(source.path);
+    return info;
+  }
+  info.origin = VersionInfo::Origin::kPublished;
+  const absl::StatusOr<VersionOrigin> origin = store_->ReadOrigin(model, source.version);
+  if (!origin.ok()) {
+    info.state = VersionInfo::State::kUnavailable;
+    info.reason = std::string(origin.status().message());
+    return info;
+  }
+  info.origin =
+      origin->trainer.empty() ? VersionInfo::Origin::kUploaded : VersionInfo::Origin::kPublished;
+  info.trainer = origin->trainer;
+  info.step = origin->step;
+  info.created = origin->created;
+  return info;
+}
+
+absl::StatusOr<std::vector<VersionInfo>> Publisher::ListVersions(const std::string& model) const {
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  const std::vector<ModelState> states = models_->States(model);
+  if (sources.empty() && states.empty()) {
+    return absl::NotFoundError(absl::StrCat("unknown model '", Excerpt(model), "'"));
+  }
+  const VersionChoices choices = ReadChoices(model, sources);
+  std::map<int64_t, VersionInfo> infos;
+  for (const Source& source : sources) {
+    infos[source.version] = InfoOf(model, source);
+  }
+  for (const ModelState& state : states) {
+    if (state.version == 0) {
+      continue;
+    }
+    VersionInfo& info = infos[state.version];
+    info.version = state.version;
+    if (!state.ready) {
+      info.state = VersionInfo::State::kUnavailable;
+      info.reason = state.reason;
+    } else if (const auto queue = models_->FindReplicas(model, state.version); queue.ok()) {
+      info.state = VersionInfo::State::kReady;
+      const std::map<std::string, std::string>& origin = (*queue)->config().origin;
+      if (const auto trainer = origin.find("trainer");
+          trainer != origin.end() && Find(sources, state.version) == nullptr) {
+        // Published without a data directory.
+        info.origin = VersionInfo::Origin::kPublished;
+        info.trainer = trainer->second;
+        std::ignore = absl::SimpleAtoi(origin.at("step"), &info.step);
+      }
+    }
+  }
+  if (const auto current = models_->FindReplicas(model, 0); current.ok()) {
+    if (const auto serving = infos.find((*current)->version()); serving != infos.end()) {
+      serving->second.serving = true;
+    }
+  }
+  if (const auto pinned = infos.find(choices.pinned); pinned != infos.end()) {
+    pinned->second.pinned = true;
+  }
+  for (const auto& [label, version] : choices.labels) {
+    if (const auto labelled = infos.find(version); labelled != infos.end()) {
+      labelled->second.labels.push_back(label);
+    }
+  }
+  std::vector<VersionInfo> list;
+  for (auto& [version, info] : infos) {
+    list.push_back(std::move(info));
+    const Source* source = Find(sources, version);
+    if (source != nullptr && source->stored && !source->path.empty()) {
+      VersionInfo& ignored = list.emplace_back();
+      ignored.version = version;
+      ignored.state = VersionInfo::State::kIgnored;
+      ignored.reason = WhyHidden(model, *source, sources);
+      ignored.created = ModifiedTime(source->path);
+    }
+  }
+  return list;
+}
+
+absl::StatusOr<std::vector<std::string>> Publisher::ListModels() const {
+  std::set<std::string> names;
+  for (const ModelState& state : models_->List()) {
+    names.insert(state.name);
+  }
+  if (store_ != nullptr) {
+    BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> stored, store_->Models());
+    names.insert(stored.begin(), stored.end());
+  }
+  return std::vector<std::string>(names.begin(), names.end());
 }
 
 }  // namespace braid

@@ -1,9 +1,10 @@
-// Publishes a trainer's weights as a version of a model, and rolls models back.
+// Publishes a trainer's weights as a version of a model, and manages the versions of models.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,43 +12,81 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/parallel/replica_set.h"
+#include "server/base/new_file.h"
+#include "server/models/model_config.h"
 #include "server/serving/served_models.h"
+#include "server/storage/version_choices.h"
 #include "server/storage/version_store.h"
+#include "server/training/trainer/version_info.h"
 
 namespace braid {
 
-// Owned by the server. Thread-safe. Methods block while they load and write files.
+class ReplicaSet;
+struct LoadedVersion;
+
+// Owned by the server. Thread-safe. Methods block while they load and write files; only
+// ListVersions() and ListModels() do not wait for a load.
 class Publisher {
  public:
   // `models` outlives the object. `repository`: directory of the models' files. `data_dir`:
-  // directory of published versions; empty: in memory only.
-  static absl::StatusOr<std::unique_ptr<Publisher>> Open(ServedModels* models,
-                                                         std::string repository,
-                                                         std::string data_dir);
+  // directory of published versions, pins and labels; empty: in memory only. `check_file`: called
+  // before a model file of the repository is read; an error rejects it; nullptr: accepts all.
+  static absl::StatusOr<std::unique_ptr<Publisher>> Open(
+      ServedModels* models, std::string repository, std::string data_dir,
+      std::function<absl::Status(const std::string& path)> check_file = nullptr);
 
-  // Serves the version that was published last, or rolled back to. Called after `model` has been
-  // loaded or reloaded from the repository. Logs and skips versions that cannot be read.
+  // Serves the pinned or else the newest version, and the labelled ones. Called after `model` has
+  // been loaded or reloaded from the repository. Logs and skips versions that cannot be read.
   void ServeStored(const std::string& model) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Serves `replicas`, made for `config`, as the next version of its model and returns the version.
-  // Idempotent: a retry of the same operation returns the version that exists, and does not replace
-  // a version that was published or rolled back to since. `files`: returns the model's files, like
-  // Replica::Files(). FAILED_PRECONDITION if the model has been reloaded with other inputs or
+  // Ends a pin. Idempotent: a retry of the same operation returns the version that exists, and does
+  // not replace a version that was published or pinned since. `files`: returns the model's files,
+  // like Replica::Files(). FAILED_PRECONDITION if the model has been reloaded with other inputs or
   // outputs, UNAVAILABLE if it is reloaded during the call.
   absl::StatusOr<int64_t> Publish(
       const ModelConfig& config, ReplicaSet replicas, const VersionOrigin& origin,
       const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Serves `version` of `model` again. Returns the version that was served before. NOT_FOUND,
-  // listing the versions, if there is no such version; UNAVAILABLE if the model is reloaded during
-  // the call.
-  absl::StatusOr<int64_t> Rollback(const std::string& model, int64_t version)
+  // Serves `version` of `model` again and pins it, unless it is the newest. NOT_FOUND, listing the
+  // versions, if there is no such version; UNAVAILABLE if the model is reloaded during the call;
+  // the error of the load.
+  absl::StatusOr<VersionChange> Rollback(const std::string& model, int64_t version)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Same, but pins any version.
+  absl::StatusOr<VersionChange> Pin(const std::string& model, int64_t version)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends a pin and serves the newest version. Returns the version for requests without a version.
+  absl::StatusOr<int64_t> Unpin(const std::string& model) ABSL_LOCKS_EXCLUDED(mu_);
+  // Points a label at a version; version 0: removes it. Returns the version that had the label; 0:
+  // none. INVALID_ARGUMENT for an invalid label, NOT_FOUND for an unknown version or, if it is to
+  // be removed, label.
+  absl::StatusOr<int64_t> SetLabel(const std::string& model, const std::string& label,
+                                   int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
+  // Deletes a version of the data directory. NOT_FOUND for an unknown version; FAILED_PRECONDITION
+  // for the version that requests without a version get, a pinned or labelled one, and one of the
+  // repository.
+  absl::Status Delete(const std::string& model, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
+  // Starts an upload of a version of `model`. NOT_FOUND if the model is not served,
+  // FAILED_PRECONDITION without a data directory.
+  absl::StatusOr<std::unique_ptr<VersionUpload>> StartUpload(const std::string& model) const;
+  // Stores the files as the next version of `model`, loads it, and serves it unless another version
+  // is pinned. On error, the version does not exist. INVALID_ARGUMENT if files are missing; the
+  // error of the load; FAILED_PRECONDITION if the version policy excludes the version.
+  absl::StatusOr<UploadedVersion> Upload(const std::string& model, VersionUpload* upload)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Assigns the next version number of a model, which need not exist yet.
+  absl::StatusOr<int64_t> Reserve(const std::string& model) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns the versions of a model, by number. NOT_FOUND for an unknown model.
+  absl::StatusOr<std::vector<VersionInfo>> ListVersions(const std::string& model) const;
+  // Returns the names of all models with versions, sorted.
+  absl::StatusOr<std::vector<std::string>> ListModels() const;
 
  private:
-  Publisher(ServedModels* models, std::string repository, std::string data_dir)
-      : models_(models), repository_(std::move(repository)), data_dir_(std::move(data_dir)) {}
+  Publisher(ServedModels* models, std::string repository,
+            std::function<absl::Status(const std::string& path)> check_file)
+      : models_(models), repository_(std::move(repository)), check_file_(std::move(check_file)) {}
 
   // A version that can be loaded.
   struct Source {
@@ -55,25 +94,56 @@ class Publisher {
     std::string path;     // of the model's file in the repository; empty: none
     bool stored = false;  // in the data directory, which takes precedence
   };
-  absl::StatusOr<std::vector<Source>> Sources(const std::string& model) const;
+  using Sources = std::vector<Source>;
+
+  // Returns the versions of a model by number.
+  absl::StatusOr<Sources> FindSources(const std::string& model) const;
+  // Returns the source of a version, or nullptr.
+  static const Source* Find(const Sources& sources, int64_t version);
+  // Versions to serve after a load.
+  struct Plan {
+    int64_t current = 0;
+    std::vector<int64_t> wanted;  // the current one first
+    std::set<int64_t> loaded;     // from the files as they are now
+  };
+  static Plan MakePlan(const Sources& sources, const VersionPolicy& policy,
+                       const VersionChoices& choices, int64_t newest);
+  // Loads a version unless it is loaded, and applies `routing`.
+  absl::Status ServePlanned(const std::string& model, const Source& source, const Routing& routing,
+                            Plan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ServeStoredModel(const std::string& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Warns of files in the repository that a published version of the same number hides.
-  void WarnHidden(const std::string& model, const std::vector<Source>& sources) const;
-  absl::Status ServeSource(const std::string& model, const Source& source);
+  // Warns of files in the repository that a version of the same number hides.
+  void WarnHidden(const std::string& model, const Sources& sources) const;
+  // Returns why a file in the repository is not served: a version of its number hides it.
+  std::string WhyHidden(const std::string& model, const Source& source,
+                        const Sources& sources) const;
+  absl::StatusOr<LoadedVersion> Load(const std::string& model, const Source& source,
+                                     const ModelConfig& config) const;
+  absl::StatusOr<VersionChange> PinVersion(const std::string& model, int64_t version,
+                                           bool pin_newest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Loads `version` unless it is served, then stores `choices` and applies them. current: version
+  // for requests without a version.
+  absl::Status Apply(const std::string& model, int64_t version, int64_t current,
+                     const Sources& sources, const VersionChoices& choices)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<int64_t> StoredAs(const std::string& model, const VersionOrigin& origin) const;
   // Returns the newest version in the data directory; 0: none.
-  static int64_t NewestStored(const std::vector<Source>& sources);
-  // Returns the version that a model was rolled back to; 0: it serves the newest.
-  int64_t ReadPinned(const std::string& model, const std::vector<Source>& sources) const;
-  absl::Status WritePinned(const std::string& model, int64_t version,
-                           const std::vector<Source>& sources) const;
+  static int64_t NewestStored(const Sources& sources);
+  // Returns the newest version that the version policy selects.
+  absl::StatusOr<int64_t> Newest(const std::string& model, const Sources& sources) const;
+  // Returns the next unused version number.
+  int64_t NextNumber(const std::string& model, const Sources& sources) const;
+  // Returns the choices that are in force.
+  VersionChoices ReadChoices(const std::string& model, const Sources& sources) const;
+  VersionInfo InfoOf(const std::string& model, const Source& source) const;
 
   ServedModels* const models_;
   const std::string repository_;
-  const std::string data_dir_;
+  const std::function<absl::Status(const std::string& path)> check_file_;
   std::unique_ptr<VersionStore> store_;  // nullptr: no data directory
+  std::unique_ptr<VersionChoicesFile> choices_;
 
-  // Held while a version replaces another, so that version numbers are unique.
+  // Held while versions and choices change, so that version numbers are unique.
   absl::Mutex mu_;
 };
 

@@ -584,11 +584,15 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
     }
   }
   OperationResult result;
-  result.model = spec_.model;
+  ModelConfig config = config_;
+  if (!operation.target_model.empty()) {
+    config.name = operation.target_model;
+  }
+  result.model = config.name;
   BRAID_RETURN_IF_ERROR(host_model_->With(state, [&](const Replica& whole) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(ReplicaSet replicas, MakeReplicas(whole));
     BRAID_ASSIGN_OR_RETURN(result.version,
-                           services_.publisher->Publish(config_, std::move(replicas), origin,
+                           services_.publisher->Publish(config, std::move(replicas), origin,
                                                         [&whole] { return whole.Files(); }));
     return absl::OkStatus();
   }));

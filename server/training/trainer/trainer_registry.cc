@@ -274,7 +274,7 @@ void TrainerRegistry::Delete(std::string name, Done done) {
 }
 
 void TrainerRegistry::Rollback(std::string model, int64_t version,
-                               absl::AnyInvocable<void(absl::StatusOr<int64_t>)> done) {
+                               absl::AnyInvocable<void(absl::StatusOr<VersionChange>)> done) {
   thread_.Post([this, model = std::move(model), version, done = std::move(done)]() mutable {
     done(services_.publisher->Rollback(model, version));
   });

@@ -22,6 +22,7 @@
 #include "server/training/trainer/evaluation_result.h"
 #include "server/training/trainer/operation.h"
 #include "server/training/trainer/step_profiler.h"
+#include "server/training/trainer/version_info.h"
 #include "server/training/trainer_spec.h"
 
 namespace braid {
@@ -86,7 +87,7 @@ class TrainerRegistry {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Calls Publisher::Rollback().
   void Rollback(std::string model, int64_t version,
-                absl::AnyInvocable<void(absl::StatusOr<int64_t>)> done);
+                absl::AnyInvocable<void(absl::StatusOr<VersionChange>)> done);
 
   // Forward to the trainer of that name; NOT_FOUND for an unknown name.
   void Submit(absl::string_view name, Operation operation, OperationDone done)

@@ -15,6 +15,7 @@ from e2e.support import models, protocol
 SERVICES = (
     "inference.GRPCInferenceService",
     "braid.v1.TrainingService",
+    "braid.v1.ModelService",
     "braid.v1.DeviceService",
 )
 _CALL_SECONDS = 30

@@ -50,8 +50,13 @@ class ServedModelsTest : public ::testing::Test {
   // Makes a version like one that a trainer published.
   absl::Status ServeVersion(const std::string& name, int64_t version, double offset,
                             std::map<std::string, std::string> origin = {}) {
+    return ServeVersion(name, version, offset, std::move(origin), {version});
+  }
+  absl::Status ServeVersion(const std::string& name, int64_t version, double offset,
+                            std::map<std::string, std::string> origin, Routing routing) {
     BRAID_ASSIGN_OR_RETURN(const auto config, models_.FindConfig(name));
-    return models_.ServeVersion({*config, version, Adding(offset), std::move(origin)}, config);
+    return models_.ServeVersion({*config, version, Adding(offset), std::move(origin)}, config,
+                                std::move(routing));
   }
   // Returns the output of the served version for the input 0.
   float Ask(const std::string& name) {
@@ -152,6 +157,49 @@ TEST_F(ServedModelsTest, ReplaceKeepsLaterPublishedVersions) {
   EXPECT_EQ(Ask("m"), 6);
 }
 
+TEST_F(ServedModelsTest, ALabelledVersionIsServedInAdditionToThePolicy) {
+  Serve("m", 1, 1);
+  // A later version with a label does not change the current one.
+  ASSERT_THAT(ServeVersion("m", 2, 2, {}, {.current = 1, .labels = {{"canary", 2}}}), IsOk());
+  EXPECT_THAT(*models_.Versions("m"), ElementsAre(1, 2));
+  EXPECT_EQ((*models_.Find("m", 0))->version(), 1);
+  EXPECT_EQ((*models_.FindLabel("m", "canary"))->version(), 2);
+  EXPECT_THAT(models_.FindLabel("m", "stable"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("no label 'stable'"), HasSubstr("labels: canary"))));
+  ASSERT_THAT(models_.SetRouting("m", {.current = 2, .labels = {{"old", 1}}}), IsOk());
+  EXPECT_EQ((*models_.Find("m", 0))->version(), 2);
+  EXPECT_EQ((*models_.FindLabel("m", "old"))->version(), 1);
+  ASSERT_THAT(models_.SetRouting("m", {.current = 2}), IsOk());
+  EXPECT_THAT(*models_.Versions("m"), ElementsAre(2));
+  EXPECT_THAT(models_.FindLabel("m", "old"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
+}
+
+TEST_F(ServedModelsTest, ReplaceKeepsPinnedAndLabelledVersions) {
+  models_.Replace(Made(2, 2));
+  ASSERT_THAT(ServeVersion("m", 1, 1, {}, {1, /*pinned=*/true, {{"stable", 1}}}), IsOk());
+  EXPECT_THAT(*models_.Versions("m"), ElementsAre(1));
+  models_.Replace(Made(3, 3));
+  EXPECT_THAT(*models_.Versions("m"), ElementsAre(1));
+  EXPECT_EQ(Ask("m"), 1);
+  ASSERT_THAT(models_.SetRouting("m", {.current = 1, .labels = {{"stable", 1}}}), IsOk());
+  models_.Replace(Made(3, 3));
+  EXPECT_THAT(*models_.Versions("m"), ElementsAre(1, 3));
+  EXPECT_EQ(Ask("m"), 3);
+}
+
+TEST_F(ServedModelsTest, RemovesOnlyAVersionThatNoRequestGets) {
+  for (const int64_t version : {1, 2, 3}) {
+    Serve("m", version, 1, AllVersions{});
+  }
+  ASSERT_THAT(models_.SetRouting("m", {.current = 3, .labels = {{"stable", 2}}}), IsOk());
+  for (const int64_t version : {1, 2, 3, 4}) {
+    models_.RemoveVersion("m", version);
+  }
+  EXPECT_THAT(*models_.Versions("m"), ElementsAre(2, 3));
+}
+
 TEST_F(ServedModelsTest, ARemovedVersionCompletesItsRequestsAndIsFreed) {
   Serve("m", 1, 1);
   std::weak_ptr<BatchQueue> freed = *models_.FindReplicas("m", 0);
@@ -236,13 +284,13 @@ TEST_F(ServedModelsTest, ServeVersionFailsAfterAReload) {
   Serve("m", 1, 1);
   BRAID_ASSERT_OK_AND_ASSIGN(const auto config, models_.FindConfig("m"));
   models_.Replace(Made(1, 5));
-  EXPECT_THAT(models_.ServeVersion({*config, 2, Adding(2)}, config),
+  EXPECT_THAT(models_.ServeVersion({*config, 2, Adding(2)}, config, {2}),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("'m' was reloaded")));
   EXPECT_EQ((*models_.Find("m", 0))->version(), 1);
   EXPECT_EQ(Ask("m"), 5);
   BRAID_ASSERT_OK_AND_ASSIGN(const auto later, models_.FindConfig("m"));
   ASSERT_THAT(models_.Remove("m", "unloaded"), IsOk());
-  EXPECT_THAT(models_.ServeVersion({*later, 2, Adding(2)}, later),
+  EXPECT_THAT(models_.ServeVersion({*later, 2, Adding(2)}, later, {2}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("unloaded")));
   EXPECT_THAT(models_.Find("m", 0), StatusIs(absl::StatusCode::kNotFound, HasSubstr("unloaded")));
 }
@@ -252,7 +300,7 @@ TEST_F(ServedModelsTest, ServesAVersionWithItsOwnConfiguration) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto config, models_.FindConfig("m"));
   ModelConfig own = *config;
   own.inputs[0].range = ValueRange{0, 9};
-  ASSERT_THAT(models_.ServeVersion({own, 2, Adding(2)}, config), IsOk());
+  ASSERT_THAT(models_.ServeVersion({own, 2, Adding(2)}, config, {2}), IsOk());
   EXPECT_EQ((*models_.Find("m", 0))->config().inputs[0].range->max, 9);
   EXPECT_EQ(*models_.FindConfig("m"), config);
 }

@@ -8,6 +8,15 @@
 namespace braid {
 namespace {
 
+TEST(VersionLabelTest, IsAPlainNameWithALetter) {
+  for (const char* label : {"stable", "v2", "2026-11-rc", "A"}) {
+    EXPECT_TRUE(IsVersionLabel(label)) << label;
+  }
+  for (const char* label : {"", "12", "1.0", "2026-11", "a b", ".hidden", "a/b"}) {
+    EXPECT_FALSE(IsVersionLabel(label)) << label;
+  }
+}
+
 TEST(PlainNameTest, KeepsAPlainName) { EXPECT_EQ(PlainName("m-1.x_y"), "m-1.x_y"); }
 
 TEST(PlainNameTest, MakesOtherNamesPlainAndUnique) {

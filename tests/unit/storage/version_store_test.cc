@@ -104,6 +104,14 @@ TEST_F(VersionStoreTest, DoesNotReplaceAVersion) {
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("version 1 already exists")));
 }
 
+TEST_F(VersionStoreTest, RemovesAVersion) {
+  ASSERT_THAT(Write("m", 1), IsOk());
+  ASSERT_THAT(Write("m", 2), IsOk());
+  ASSERT_THAT(versions_.Remove("m", 1), IsOk());
+  EXPECT_THAT(Names(root_ / "m"), ElementsAre("2"));
+  EXPECT_THAT(versions_.Remove("m", 1), StatusIs(absl::StatusCode::kNotFound, HasSubstr("m/1'")));
+}
+
 TEST_F(VersionStoreTest, DetectsDamage) {
   ASSERT_THAT(Write("m", 1), IsOk());
   FlipByte(root_ / "m/1/model.pt", 3);

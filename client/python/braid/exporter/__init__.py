@@ -8,7 +8,7 @@ are private; `torch_versions` holds what differs between versions.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,12 @@ def export_model(
     precisions: Sequence[str] | None,
     eval_modules: Sequence[str],
     output_names: Sequence[str] | None,
+    assign: Callable[[str], int] | None = None,
 ) -> ExportResult:
-    """Exports `module`; see `braid.export`."""
+    """Exports `module`; see `braid.export`.
+
+    assign: returns the version number for a model; None: the next in the folder.
+    """
     note = torch_versions.check()
     from braid.exporter.export import export_checked
 
@@ -40,5 +44,6 @@ def export_model(
         precisions,
         eval_modules,
         output_names,
+        assign,
     )
     return replace(result, notes=(*result.notes, note)) if note else result

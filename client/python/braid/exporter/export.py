@@ -43,6 +43,7 @@ class _Request:
 
     any_size: see `config.Declared`.
     notes: on batching.
+    assign: returns the version number for a model; None: the next one.
     """
 
     module: nn.Module
@@ -55,6 +56,7 @@ class _Request:
     any_size: Mapping[str, Sequence[int]]
     notes: list[str]
     output_names: list[str]
+    assign: Callable[[str], int] | None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def export_checked(
     precisions: Sequence[str] | None,
     eval_modules: Sequence[str],
     output_names: Sequence[str] | None,
+    assign: Callable[[str], int] | None,
 ) -> ExportResult:
     """Exports the module; see `braid.export`."""
     if not isinstance(module, nn.Module):
@@ -119,6 +122,7 @@ def export_checked(
             any_size,
             notes,
             names,
+            assign,
         )
         return _export(request, path, format)
 
@@ -267,7 +271,7 @@ def _write(
             text = config.to_text(
                 written.platform, written.inputs, written.outputs, request.batching
             )
-        place = package.publish(version, model, text)
+        place = package.publish(version, model, text, request.assign)
     notes = [each for each in (reason, *request.notes, written.reason) if each]
     trained = format != "aot" and any(each.requires_grad for each in request.module.parameters())
     about_training = (

@@ -5,6 +5,7 @@ import time
 
 import grpc
 import numpy as np
+import pytest
 
 import braid
 
@@ -19,30 +20,112 @@ def events(ended):
     return ended.events
 
 
-def test_models(call):
+def test_models(call, server):
+    server.pinned, server.labels = 2, {"stable": 2, "a": 2}
     assert lines(call("models")) == [
-        "model    version  state        reason",
-        "fashion  2        READY",
-        "broken            UNAVAILABLE  no version",
+        "model    version  state        pin     labels     reason",
+        "fashion  2        READY        pinned  a, stable",
+        "broken            UNAVAILABLE                     no version",
     ]
     assert events(call("models", "--json")) == [{"models": [
-        {"model": "fashion", "version": "2", "state": "READY", "reason": ""},
-        {"model": "broken", "version": "", "state": "UNAVAILABLE", "reason": "no version"},
+        {"model": "fashion", "version": "2", "state": "READY", "reason": "", "pinned": True,
+         "labels": ["a", "stable"]},
+        {"model": "broken", "version": "", "state": "UNAVAILABLE", "reason": "no version",
+         "pinned": False, "labels": []},
     ]}]
 
 
-def test_one_model(call):
-    assert lines(call("models", "fashion")) == [
+def test_models_of_an_older_server(call, server):
+    server.fail("ListVersions", grpc.StatusCode.UNIMPLEMENTED)
+    assert lines(call("models"))[1] == "fashion  2        READY"
+
+
+@pytest.mark.parametrize("arguments", [["fashion"], ["show", "fashion"]])
+def test_one_model(call, server, arguments):
+    server.labels = {"stable": 2}
+    shown = lines(call("models", *arguments))
+    assert shown[:5] == [
         "model fashion, versions 1, 2, platform pytorch_libtorch",
         "        name       datatype  shape",
         "input   x          FP32      [-1, 784]",
         "output  output__0  FP32      [-1, 10]",
+        "",
     ]
-    assert events(call("models", "fashion", "--json")) == [{
+    assert [line.split() for line in shown[5:7]] == [
+        ["version", "origin", "state", "pin", "labels", "created", "reason"],
+        ["1", "exported", "idle"],
+    ]
+    assert shown[7].startswith("      2  published by t at step 7  serving       stable  1970-01-")
+    assert shown[8].endswith("rename the folder to 3")
+    [shown] = events(call("models", *arguments, "--json"))
+    versions = shown.pop("all_versions")
+    assert shown == {
         "model": "fashion", "versions": ["1", "2"], "platform": "pytorch_libtorch",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 784]}],
         "outputs": [{"name": "output__0", "datatype": "FP32", "shape": [-1, 10]}],
-    }]
+    }
+    assert versions[1] == {
+        "version": 2, "origin": "published", "trainer": "t", "step": 7, "state": "ready",
+        "reason": "", "serving": True, "pinned": False, "labels": ["stable"], "created": 1.5,
+    }
+    assert [version["state"] for version in versions] == ["idle", "ready", "ignored"]
+
+
+def test_a_model_without_a_served_version(call, server):
+    server.fail("ModelMetadata", grpc.StatusCode.NOT_FOUND)
+    assert lines(call("models", "show", "broken"))[0] == "model broken, no version is served"
+
+
+def test_pin_and_unpin(call, server):
+    assert lines(call("models", "pin", "fashion", 1)) == [
+        "fashion serves version 1, before version 2",
+        "version 1 is pinned: later exports and uploads are not served until the next publish or: "
+        "braid models unpin fashion",
+    ]
+    assert events(call("models", "pin", "fashion", 1, "--json")) == [
+        {"model": "fashion", "version": 1, "previous_version": 2}
+    ]
+    assert server.pinned == 1
+    assert lines(call("models", "unpin", "fashion")) == ["fashion serves version 2, the newest"]
+    assert events(call("models", "unpin", "fashion", "--json")) == [
+        {"model": "fashion", "version": 2}
+    ]
+    ended = call("models", "pin", "fashion", 3)
+    assert (ended.code, ended.err) == (1, "braid: there are: 1, 2 (NOT_FOUND)\n")
+
+
+def test_labels(call, server):
+    assert lines(call("models", "label", "fashion", "stable", 1)) == ["fashion stable: version 1"]
+    assert lines(call("models", "label", "fashion", "stable", 2)) == [
+        "fashion stable: version 2, before version 1"
+    ]
+    assert events(call("models", "label", "fashion", "stable", "--remove", "--json")) == [
+        {"model": "fashion", "label": "stable", "version": None, "previous_version": 2}
+    ]
+    assert server.labels == {}
+    for arguments in ([], [1, "--remove"]):
+        ended = call("models", "label", "fashion", "stable", *arguments)
+        assert ended.code == 2 and "expected VERSION or --remove" in ended.err
+
+
+def test_delete_version(call):
+    assert lines(call("models", "delete", "fashion", 1)) == ["fashion: deleted version 1"]
+    assert events(call("models", "delete", "fashion", 1, "--json")) == [
+        {"model": "fashion", "version": 1}
+    ]
+
+
+def test_upload(call, server, tmp_path):
+    ended = call("models", "upload", "fashion", tmp_path)
+    assert ended.code == 1 and "has no model (expected model.pt or model.pt2" in ended.err
+    (tmp_path / "model.pt").write_bytes(b"script")
+    assert lines(call("models", "upload", "fashion", tmp_path)) == [
+        f"fashion: uploaded {tmp_path} as version 3"
+    ]
+    assert server.uploaded == {"model.pt": b"script"}
+    assert events(call("models", "upload", "fashion", tmp_path / "model.pt", "--json")) == [
+        {"model": "fashion", "version": 3}
+    ]
 
 
 def test_devices(call):
@@ -73,10 +156,15 @@ def test_trainers(call, client):
     }]}]
 
 
-def test_rollback(call):
-    assert lines(call("rollback", "fashion", 1)) == ["fashion serves version 1, before version 2"]
+def test_rollback_says_that_it_pins(call):
+    assert lines(call("rollback", "fashion", 1)) == [
+        "fashion serves version 1, before version 2",
+        "version 1 is pinned: later exports and uploads are not served until the next publish or: "
+        "braid models unpin fashion",
+    ]
+    assert lines(call("rollback", "fashion", 2)) == ["fashion serves version 2, before version 2"]
     assert events(call("rollback", "fashion", 1, "--json")) == [
-        {"model": "fashion", "version": 1, "previous_version": 2}
+        {"model": "fashion", "version": 1, "previous_version": 2, "pinned": True}
     ]
 
 

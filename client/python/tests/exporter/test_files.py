@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import braid  # noqa: E402
+import grpc  # noqa: E402
 import export_models  # noqa: E402
 from braid import _protocol  # noqa: E402
 from braid.exporter.checks import comparison  # noqa: E402
@@ -92,6 +93,23 @@ def test_export_uses_the_next_version_number(tmp_path):
     (tmp_path / "net/notes").mkdir()
     assert export(tmp_path / "net").path == tmp_path / "net/8"
     assert (tmp_path / "net/8/model.pt2").is_file()
+
+
+@pytest.mark.parametrize("by_address", [False, True])
+def test_server_assigns_the_version_number(tmp_path, server, client, by_address):
+    model = tmp_path / "fashion"
+    (model / "5").mkdir(parents=True)
+    (model / "5" / "model.pt").touch()  # Somebody took number 5 without asking.
+    result = export(model, server=server.address if by_address else client)
+    assert (result.version, result.path) == (6, model / "6")
+    assert [request.model for request in server.received("ReserveVersion")] == ["fashion"] * 2
+
+
+def test_no_number_no_files(tmp_path, server, client):
+    server.fail("ReserveVersion", grpc.StatusCode.PERMISSION_DENIED)
+    with pytest.raises(braid.PermissionDenied):
+        export(tmp_path / "net", server=client)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_relative_path_is_kept(tmp_path, monkeypatch):

@@ -61,10 +61,9 @@ TEST(VersionConfigTest, RejectsOtherTensors) {
   const auto refused = [](auto change, const std::string& what) {
     ModelConfig current = Words(10);
     change(&current);
-    EXPECT_THAT(
-        ApplyCurrentConfig(Words(10), current),
-        StatusIs(absl::StatusCode::kFailedPrecondition,
-                 AllOf(HasSubstr("reloaded with an incompatible configuration"), HasSubstr(what))));
+    EXPECT_THAT(ApplyCurrentConfig(Words(10), current),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("has an incompatible configuration"), HasSubstr(what))));
   };
   refused([](ModelConfig* c) { c->inputs[1].dims = {5}; },
           "input[1] is 'x' FP32[5] (expected 'x' FP32[4]");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "braid/v1/device.pb.h"
+#include "braid/v1/model.pb.h"
 #include "braid/v1/training.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,6 +21,7 @@ std::vector<const google::protobuf::MethodDescriptor*> AllMethods() {
   for (const google::protobuf::FileDescriptor* file :
        {inference::ModelInferRequest::descriptor()->file(),
         braid::v1::StepRequest::descriptor()->file(),
+        braid::v1::ListVersionsRequest::descriptor()->file(),
         braid::v1::ListDevicesRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m) {
@@ -90,6 +92,13 @@ TEST(NamesInTest, ReadsTheFieldOfTheSubject) {
   inference::ModelInferRequest infer;
   infer.set_model_name("m");
   EXPECT_EQ(NamesIn(infer, Subject::kModel).model, "m");
+
+  braid::v1::PublishRequest publish;
+  publish.set_trainer("t");
+  EXPECT_EQ(NamesIn(publish, Subject::kTrainer).model, "");
+  publish.set_target_model("m");
+  EXPECT_EQ(NamesIn(publish, Subject::kTrainer).model, "m");
+  EXPECT_EQ(NamesIn(publish, Subject::kTrainer).trainer, "t");
 
   braid::v1::StepRequest step;
   step.set_trainer("t");

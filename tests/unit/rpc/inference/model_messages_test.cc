@@ -20,15 +20,19 @@ ModelConfig Config(int64_t max_batch_size) {
   return config;
 }
 
-TEST(ParseVersionTest, EmptyMeansTheNewest) {
-  EXPECT_EQ(*ParseVersion("", "version"), 0);
-  EXPECT_EQ(*ParseVersion("12", "version"), 12);
+TEST(FindVersionTest, RejectsTextThatIsNeitherNumberNorLabel) {
+  const ServedModels models({}, nullptr);
+  for (const char* text : {"0", "-1", "1.0", "99999999999999999999", "a b"}) {
+    EXPECT_THAT(FindVersion(models, "m", text, "model_version"),
+                RefusesField("model_version", HasSubstr(text)));
+  }
 }
 
-TEST(ParseVersionTest, RejectsOtherText) {
-  for (const char* text : {"0", "-1", "one", "1.0", "99999999999999999999"}) {
-    EXPECT_THAT(ParseVersion(text, "model_version"),
-                RefusesField("model_version", HasSubstr(text)));
+TEST(FindVersionTest, FindsNumbersAndLabels) {
+  const ServedModels models({}, nullptr);
+  for (const char* text : {"", "12", "one", "2026-11-26a"}) {
+    EXPECT_THAT(FindVersion(models, "m", text, "version"),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("unknown model 'm'")));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/status_matchers.h"
@@ -17,6 +18,7 @@
 namespace braid {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Model "m", version 1 of the repository, with a trainer and its checkpoints.
@@ -29,6 +31,20 @@ class Server {
   Trainer& trainer() { return *trainer_; }
   Publisher& publisher() { return *bench_.publisher(); }
   ServedModels& models() { return *bench_.models(); }
+  int64_t Labelled(const std::string& label) {
+    return (*bench_.models()->FindLabel("m", label))->version();
+  }
+  // Returns the entry of a version in the list.
+  VersionInfo Version(int64_t version) {
+    const auto versions = publisher().ListVersions("m");
+    EXPECT_THAT(versions, IsOk());
+    for (const VersionInfo& info : *versions) {
+      if (info.version == version) {
+        return info;
+      }
+    }
+    return {};
+  }
   int64_t served() { return (*bench_.models()->Find("m", 0))->version(); }
   at::Tensor Infer() {
     const auto result = bench_.Infer(4);
@@ -58,6 +74,13 @@ class PublisherTest : public ::testing::Test {
     return std::make_unique<Server>(repository_, data_.path().string());
   }
   std::unique_ptr<Server> StartInMemory() { return std::make_unique<Server>(repository_, ""); }
+
+  // Adds a version to the repository.
+  void Export(int64_t version) {
+    const std::filesystem::path model = repository_.path() / "m";
+    std::filesystem::copy(model / "1", model / absl::StrCat(version),
+                          std::filesystem::copy_options::recursive);
+  }
 
   const TempDir repository_;
   const TempDir data_;
@@ -143,7 +166,7 @@ TEST_F(PublisherTest, ARetriedPublishDoesNotReplaceALaterVersion) {
     server->Step(1);
     ASSERT_THAT(Save(server->trainer()), IsOk());
     ASSERT_EQ(*server->Publish(2), 2);
-    EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+    EXPECT_EQ(server->publisher().Rollback("m", 1)->previous, 2);
     ASSERT_THAT(Resume(server->trainer()), IsOk());
     EXPECT_EQ(*server->Publish(2), 2);
     EXPECT_EQ(server->served(), 1);
@@ -168,7 +191,7 @@ TEST_F(PublisherTest, APublishAfterARestoreIsANewVersion) {
   server->Step(1);
   ASSERT_THAT(Save(server->trainer()), IsOk());
   ASSERT_EQ(*server->Publish(2), 2);
-  EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+  EXPECT_EQ(server->publisher().Rollback("m", 1)->previous, 2);
   ASSERT_THAT(Restore(server->trainer()), IsOk());
   EXPECT_EQ(*server->Publish(2), 3);
   EXPECT_EQ(server->served(), 3);
@@ -180,7 +203,7 @@ TEST_F(PublisherTest, ANewVersionEndsARollback) {
     const auto server = Start();
     server->Step(1);
     ASSERT_EQ(*server->Publish(2), 2);
-    EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+    EXPECT_EQ(server->publisher().Rollback("m", 1)->previous, 2);
   }
   const std::filesystem::path pins = data_.path() / "serving.json";
   const std::filesystem::path kept = data_.path() / "kept.json";
@@ -221,12 +244,12 @@ TEST_F(PublisherTest, ARollbackSurvivesARestart) {
     second = server->Infer();
     server->Step(3);
     ASSERT_EQ(*server->Publish(4), 3);
-    EXPECT_EQ(*server->publisher().Rollback("m", 1), 3);  // of the repository
+    EXPECT_EQ(server->publisher().Rollback("m", 1)->previous, 3);  // of the repository
     EXPECT_EQ(server->served(), 1);
     EXPECT_TRUE(at::equal(server->Infer(), first));
-    EXPECT_EQ(*server->publisher().Rollback("m", 2), 1);  // of the data directory
+    EXPECT_EQ(server->publisher().Rollback("m", 2)->previous, 1);  // of the data directory
     EXPECT_TRUE(at::equal(server->Infer(), second));
-    EXPECT_EQ(*server->publisher().Rollback("m", 2), 2);
+    EXPECT_EQ(server->publisher().Rollback("m", 2)->previous, 2);
     ASSERT_THAT(Save(server->trainer()), IsOk());
   }
   const auto server = Start();
@@ -239,6 +262,138 @@ TEST_F(PublisherTest, ARollbackSurvivesARestart) {
   const auto next = Start();
   next->publisher().ServeStored("m");
   EXPECT_EQ(next->served(), 4);  // and no longer gone back from
+}
+
+TEST_F(PublisherTest, ARollbackPinsUnlessTheVersionIsTheNewest) {
+  const auto server = Start();
+  server->Step(1);
+  ASSERT_EQ(*server->Publish(2), 2);
+  EXPECT_TRUE(server->publisher().Rollback("m", 1)->pinned);
+  EXPECT_FALSE(server->publisher().Rollback("m", 2)->pinned);
+  EXPECT_TRUE(server->publisher().Pin("m", 2)->pinned);
+}
+
+TEST_F(PublisherTest, APinLastsUntilUnpin) {
+  {
+    const auto server = Start();
+    EXPECT_TRUE(server->publisher().Pin("m", 1)->pinned);
+    Export(2);
+    server->publisher().ServeStored("m");
+    EXPECT_EQ(server->served(), 1);
+  }
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 1);
+  EXPECT_TRUE(server->Version(1).pinned);
+  EXPECT_EQ(*server->publisher().Unpin("m"), 2);
+  EXPECT_EQ(server->served(), 2);
+  EXPECT_FALSE(server->Version(1).pinned);
+  EXPECT_EQ(*server->publisher().Unpin("m"), 2);
+}
+
+TEST_F(PublisherTest, LabelsSurviveARestart) {
+  {
+    const auto server = Start();
+    server->Step(1);
+    ASSERT_EQ(*server->Publish(2), 2);
+    EXPECT_EQ(*server->publisher().SetLabel("m", "stable", 1), 0);
+    EXPECT_EQ(server->Labelled("stable"), 1);
+    EXPECT_EQ(server->served(), 2);
+    server->Step(3);
+    ASSERT_EQ(*server->Publish(4), 3);
+    EXPECT_EQ(*server->publisher().SetLabel("m", "stable", 2), 1);
+    EXPECT_EQ(server->Labelled("stable"), 2);
+    EXPECT_EQ(server->served(), 3);
+    EXPECT_FALSE(server->models().Find("m", 1).ok());
+  }
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->Labelled("stable"), 2);
+  EXPECT_EQ(server->served(), 3);
+  EXPECT_THAT(server->Version(2).labels, ElementsAre("stable"));
+  EXPECT_EQ(*server->publisher().SetLabel("m", "stable", 0), 2);
+  EXPECT_FALSE(server->models().FindLabel("m", "stable").ok());
+  EXPECT_FALSE(server->models().Find("m", 2).ok());
+}
+
+TEST_F(PublisherTest, RejectsInvalidLabels) {
+  const auto server = Start();
+  EXPECT_THAT(server->publisher().SetLabel("m", "12", 1), RefusesField("label", HasSubstr("'12'")));
+  EXPECT_THAT(server->publisher().SetLabel("m", "stable", 7),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("has no version 7")));
+  EXPECT_THAT(server->publisher().SetLabel("m", "stable", 0),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no label 'stable'")));
+}
+
+TEST_F(PublisherTest, ListsVersionsWithTheirOrigin) {
+  for (const auto& server : {Start(), StartInMemory()}) {
+    server->Step(1);
+    ASSERT_EQ(*server->Publish(2), 2);
+    const VersionInfo first = server->Version(1);
+    EXPECT_EQ(first.origin, VersionInfo::Origin::kExported);
+    EXPECT_EQ(first.state, VersionInfo::State::kIdle);
+    EXPECT_GT(first.created, absl::UnixEpoch());
+    const VersionInfo second = server->Version(2);
+    EXPECT_EQ(second.origin, VersionInfo::Origin::kPublished);
+    EXPECT_EQ(second.trainer, "t");
+    EXPECT_EQ(second.step, 1);
+    EXPECT_EQ(second.state, VersionInfo::State::kReady);
+    EXPECT_TRUE(second.serving);
+  }
+  EXPECT_THAT(Start()->publisher().ListVersions("n"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("unknown model 'n'")));
+}
+
+TEST_F(PublisherTest, ListsAFolderWhoseNumberWasPublished) {
+  const auto server = Start();
+  server->Step(1);
+  ASSERT_EQ(*server->Publish(2), 2);
+  Export(2);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto versions, server->publisher().ListVersions("m"));
+  ASSERT_EQ(versions.size(), 3);
+  EXPECT_EQ(versions[2].version, 2);
+  EXPECT_EQ(versions[2].state, VersionInfo::State::kIgnored);
+  EXPECT_THAT(versions[2].reason,
+              HasSubstr("trainer 't' has published; rename the file's folder to 3"));
+}
+
+TEST_F(PublisherTest, DeletesAVersionThatNobodyUses) {
+  {
+    const auto server = Start();
+    server->Step(1);
+    ASSERT_EQ(*server->Publish(2), 2);
+    server->Step(3);
+    ASSERT_EQ(*server->Publish(4), 3);
+    Publisher& publisher = server->publisher();
+    const auto refused = [&](int64_t version, const char* why) {
+      EXPECT_THAT(publisher.Delete("m", version),
+                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(why)));
+    };
+    refused(1, "in the model repository");
+    refused(3, "being served");
+    ASSERT_THAT(publisher.SetLabel("m", "stable", 2), IsOk());
+    refused(2, "label 'stable'");
+    ASSERT_THAT(publisher.Pin("m", 2), IsOk());
+    refused(2, "pinned");
+    EXPECT_THAT(publisher.Delete("m", 3), IsOk());
+    EXPECT_THAT(publisher.Delete("m", 3), StatusIs(absl::StatusCode::kNotFound, HasSubstr("3")));
+  }
+  const auto server = Start();
+  server->publisher().ServeStored("m");
+  EXPECT_EQ(server->served(), 2);
+  EXPECT_EQ(*server->publisher().Reserve("m"), 4);  // not 3 again
+}
+
+TEST_F(PublisherTest, AssignsEachNumberOnce) {
+  {
+    const auto server = Start();
+    EXPECT_EQ(*server->publisher().Reserve("m"), 2);
+    EXPECT_EQ(*server->publisher().Reserve("m"), 3);
+    EXPECT_EQ(*server->publisher().Reserve("new"), 1);
+    EXPECT_THAT(server->publisher().Reserve("a/b"), RefusesField("model", HasSubstr("'a/b'")));
+    EXPECT_EQ(*server->Publish(1), 4);
+  }
+  EXPECT_EQ(*Start()->publisher().Reserve("m"), 5);
 }
 
 TEST_F(PublisherTest, ReturnsNotFoundForAnUnknownVersion) {
@@ -257,7 +412,7 @@ TEST_F(PublisherTest, RollsBackToTheRepositoryWithoutADataDirectory) {
   const at::Tensor first = server->Infer();
   server->Step(1);
   ASSERT_EQ(*server->Publish(2), 2);
-  EXPECT_EQ(*server->publisher().Rollback("m", 1), 2);
+  EXPECT_EQ(server->publisher().Rollback("m", 1)->previous, 2);
   EXPECT_TRUE(at::equal(server->Infer(), first));
   EXPECT_EQ(*server->Publish(3), 3);
 }

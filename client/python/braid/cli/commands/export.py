@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -14,15 +15,18 @@ import click
 
 from braid._export import ExportError, export
 from braid.cli import errors, options
+from braid.cli import settings as connection
 from braid.cli.commands.check import needs_torch
 from braid.cli.options import POSITIVE, Flags, Number, Word, option, pass_flags
 from braid.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
+    import braid
     import torch
 
 HELP = """\
 Export a PyTorch model as the next version of a model in the repository of a server.
+With --server, that server assigns the number of the version.
 
 MODULE:CALLABLE is the class or function that creates the model, or the model itself, in an
 installed Python module or one in the current directory. PATH is the folder of the model in the
@@ -129,16 +133,18 @@ def command(
         module = _model(model, dict(_setting(each) for each in settings)).to(place)
         if weights is not None:
             _load(module, weights)
-        result = export(
-            module,
-            {name: tensor.to(place) for name, tensor in tensors.items()},
-            path,
-            format,
-            stages=[chain.split(",") for chain in stages],
-            precisions=[each for each in precisions if each != "none"] if precisions else None,
-            eval_modules=eval_modules,
-            output_names=output_names or None,
-        )
+        with _server(flags) as server:
+            result = export(
+                module,
+                {name: tensor.to(place) for name, tensor in tensors.items()},
+                path,
+                format,
+                stages=[chain.split(",") for chain in stages],
+                precisions=[each for each in precisions if each != "none"] if precisions else None,
+                eval_modules=eval_modules,
+                output_names=output_names or None,
+                server=server,
+            )
     except ExportError as error:
         raise errors.Failure(str(error)) from error
     except (TypeError, ValueError) as error:
@@ -155,6 +161,11 @@ def command(
     print_line(f"{result.path}: {result.format}")
     for note in result.notes:
         click.echo(f"note: {note}", err=True)
+
+
+def _server(flags: Flags) -> contextlib.AbstractContextManager[braid.Client | None]:
+    """Connects to the server if the command line names one."""
+    return contextlib.nullcontext() if flags.server is None else connection.connect(flags)
 
 
 def _device(name: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""`braid models`: what the repository of the server contains."""
+"""`braid models`: the models of the server and their versions."""
 
 from __future__ import annotations
 
@@ -7,56 +7,230 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from braid.cli import options, settings
-from braid.cli.options import Flags, pass_flags
+from braid.cli import errors, options, settings
+from braid.cli.options import Flags, Number, option, pass_flags
 from braid.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     import braid
-    from braid.results import TensorMetadata
+    from braid.results import ModelMetadata, ModelVersion, TensorMetadata
+
+_VERSION = Number(int, 1, (1 << 63) - 1)
 
 
-@options.command(
+class _Models(options.Group):
+    """Group that takes a word other than its commands for the model of `show`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None:
+            return "show", show, args
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
     "models",
-    help="List the models of the server, or show the inputs and outputs of one.",
-    short_help="List the models, or show one",
+    cls=_Models,
+    invoke_without_command=True,
+    help="List the models of the server; show one; pin, label, delete and upload versions.",
+    short_help="List the models, or manage the versions of one",
 )
-@click.argument("model", required=False)
-@pass_flags
-def command(flags: Flags, model: str | None) -> None:
-    with settings.connect(flags) as client:
-        if model is None:
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        flags = ctx.ensure_object(Flags)
+        with settings.connect(flags) as client:
             _list(client, flags.json)
-        else:
-            _show(client, model, flags.json)
+
+
+@command.command("show", help="Show the inputs, outputs and all versions of a model.")
+@click.argument("model")
+@pass_flags
+def show(flags: Flags, model: str) -> None:
+    from braid.errors import NotFound
+
+    with settings.connect(flags) as client:
+        versions = client.list_versions(model)
+        try:
+            metadata = client.model_metadata(model)
+        except NotFound:  # No version is served.
+            metadata = None
+    if flags.json:
+        print_json({
+            "model": model,
+            "versions": [str(each) for each in metadata.versions] if metadata else [],
+            "platform": metadata.platform if metadata else "",
+            "inputs": _as_json(metadata.inputs if metadata else ()),
+            "outputs": _as_json(metadata.outputs if metadata else ()),
+            "all_versions": [_version_as_json(version) for version in versions],
+        })  # fmt: skip
+        return
+    if metadata is None:
+        print_line(f"model {model}, no version is served")
+    else:
+        _print_metadata(metadata)
+    print_line("")
+    print_table([
+        ("version", "origin", "state", "pin", "labels", "created", "reason"),
+        *(
+            (
+                str(version.version),
+                _origin(version),
+                "serving" if version.serving else version.state,
+                "pinned" if version.pinned else "",
+                ", ".join(version.labels),
+                version.created.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+                if version.created
+                else "",
+                version.reason,
+            )
+            for version in versions
+        ),
+    ])  # fmt: skip
+
+
+@command.command(
+    "pin",
+    help="Serve a version to requests without a version, also after later exports and uploads.",
+)
+@click.argument("model")
+@click.argument("version", type=_VERSION)
+@pass_flags
+def pin(flags: Flags, model: str, version: int) -> None:
+    with settings.connect(flags) as client:
+        previous = client.pin(model, version)
+    if flags.json:
+        print_json({"model": model, "version": version, "previous_version": previous})
+        return
+    print_line(f"{model} serves version {version}, before version {previous}")
+    print_line(pin_text(model, version))
+
+
+@command.command("unpin", help="End a pin, and serve the newest version.")
+@click.argument("model")
+@pass_flags
+def unpin(flags: Flags, model: str) -> None:
+    with settings.connect(flags) as client:
+        version = client.unpin(model)
+    if flags.json:
+        print_json({"model": model, "version": version})
+    else:
+        print_line(f"{model} serves version {version}, the newest")
+
+
+@command.command(
+    "label",
+    help="Point a label, such as stable, at a version, which requests may then name by it. "
+    "Without VERSION: remove the label, with --remove.",
+)
+@click.argument("model")
+@click.argument("label")
+@click.argument("version", type=_VERSION, required=False)
+@option("--remove", is_flag=True, help="Remove the label")
+@pass_flags
+def label(flags: Flags, model: str, label: str, version: int | None, remove: bool) -> None:
+    if remove == (version is not None):
+        raise errors.usage("VERSION", "wrong number of values", "expected VERSION or --remove")
+    with settings.connect(flags) as client:
+        previous = client.set_label(model, label, version)
+    if flags.json:
+        print_json({
+            "model": model, "label": label, "version": version, "previous_version": previous,
+        })  # fmt: skip
+        return
+    before = "" if previous is None else f", before version {previous}"
+    now = "removed" if version is None else f"version {version}"
+    print_line(f"{model} {label}: {now}{before}")
+
+
+@command.command("delete", help="Delete a version that was published or uploaded.")
+@click.argument("model")
+@click.argument("version", type=_VERSION)
+@pass_flags
+def delete(flags: Flags, model: str, version: int) -> None:
+    with settings.connect(flags) as client:
+        client.delete_version(model, version)
+    if flags.json:
+        print_json({"model": model, "version": version})
+    else:
+        print_line(f"{model}: deleted version {version}")
+
+
+@command.command(
+    "upload",
+    help="Upload a version to a server with --allow_model_upload. PATH is the folder of a version, "
+    "or the model file in it.",
+)
+@click.argument("model")
+@click.argument("path", type=click.Path())
+@pass_flags
+def upload(flags: Flags, model: str, path: str) -> None:
+    with settings.connect(flags) as client:
+        try:
+            version = client.upload_version(model, path)
+        except ValueError as error:
+            raise errors.Failure(str(error)) from error
+    if flags.json:
+        print_json({"model": model, "version": version})
+    else:
+        print_line(f"{model}: uploaded {path} as version {version}")
+
+
+def pin_text(model: str, version: int) -> str:
+    """Returns what a pin does and how to undo it."""
+    return (
+        f"version {version} is pinned: later exports and uploads are not served until the next "
+        f"publish or: braid models unpin {model}"
+    )
 
 
 def _list(client: braid.Client, json: bool) -> None:
-    rows = [
-        (model.name, "" if model.version is None else str(model.version), model.state, model.reason)
-        for model in client.models()
-    ]
-    headings = ("model", "version", "state", "reason")
-    if json:
-        print_json({"models": [dict(zip(headings, row)) for row in rows]})
-    else:
-        print_table([headings, *rows])
+    from braid.errors import Unimplemented
 
-
-def _show(client: braid.Client, name: str, json: bool) -> None:
-    model = client.model_metadata(name)
-    versions = [str(version) for version in model.versions]
-    if json:
-        print_json({
+    try:
+        versions = client.list_versions()
+    except Unimplemented:  # The server is older than ModelService.
+        versions = []
+    chosen = {
+        (version.model, version.version): version
+        for version in versions
+        if version.state != "ignored"
+    }
+    rows = []
+    for model in client.models():
+        found = chosen.get((model.name, model.version or 0))
+        rows.append({
             "model": model.name,
-            "versions": versions,
-            "platform": model.platform,
-            "inputs": _as_json(model.inputs),
-            "outputs": _as_json(model.outputs),
+            "version": "" if model.version is None else str(model.version),
+            "state": model.state,
+            "reason": model.reason,
+            "pinned": found is not None and found.pinned,
+            "labels": list(found.labels) if found else [],
         })  # fmt: skip
+    if json:
+        print_json({"models": rows})
         return
-    noun = "version" if len(versions) == 1 else "versions"
-    print_line(f"model {model.name}, {noun} {', '.join(versions)}, platform {model.platform}")
+    print_table([
+        ("model", "version", "state", "pin", "labels", "reason"),
+        *(
+            (
+                row["model"],
+                row["version"],
+                row["state"],
+                "pinned" if row["pinned"] else "",
+                ", ".join(row["labels"]),
+                row["reason"],
+            )
+            for row in rows
+        ),
+    ])  # fmt: skip
+
+
+def _print_metadata(model: ModelMetadata) -> None:
+    noun = "version" if len(model.versions) == 1 else "versions"
+    versions = ", ".join(str(version) for version in model.versions)
+    print_line(f"model {model.name}, {noun} {versions}, platform {model.platform}")
     print_table([
         ("", "name", "datatype", "shape"),
         *(
@@ -65,6 +239,27 @@ def _show(client: braid.Client, name: str, json: bool) -> None:
             for tensor in tensors
         ),
     ])  # fmt: skip
+
+
+def _origin(version: ModelVersion) -> str:
+    if version.origin != "published":
+        return version.origin
+    return f"published by {version.trainer} at step {version.step}"
+
+
+def _version_as_json(version: ModelVersion) -> dict[str, Any]:
+    return {
+        "version": version.version,
+        "origin": version.origin,
+        "trainer": version.trainer,
+        "step": version.step,
+        "state": version.state,
+        "reason": version.reason,
+        "serving": version.serving,
+        "pinned": version.pinned,
+        "labels": list(version.labels),
+        "created": version.created.timestamp() if version.created else None,
+    }
 
 
 def _as_json(tensors: Sequence[TensorMetadata]) -> list[dict[str, Any]]:

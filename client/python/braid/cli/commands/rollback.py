@@ -5,18 +5,34 @@ from __future__ import annotations
 import click
 
 from braid.cli import options, settings
+from braid.cli.commands.models import pin_text
 from braid.cli.options import Flags, Number, pass_flags
 from braid.cli.output import print_json, print_line
 
 
-@options.command("rollback", help="Serve an older version of a model again.")
+@options.command(
+    "rollback",
+    help="Serve an older version of a model again, and pin it unless it is the newest.",
+    short_help="Serve an older version of a model again",
+)
 @click.argument("model")
 @click.argument("version", type=Number(int, 1, (1 << 63) - 1))
 @pass_flags
 def command(flags: Flags, model: str, version: int) -> None:
+    from braid._protocol import TRAINING
+
+    method = TRAINING["Rollback"]
+    request = method.request(model=model, version=version)
     with settings.connect(flags) as client:
-        previous = client.rollback(model, version)
+        reply = client._channel.call(method, request, attempts=1)
     if flags.json:
-        print_json({"model": model, "version": version, "previous_version": previous})
-    else:
-        print_line(f"{model} serves version {version}, before version {previous}")
+        print_json({
+            "model": model,
+            "version": version,
+            "previous_version": reply.previous_version,
+            "pinned": reply.pinned,
+        })  # fmt: skip
+        return
+    print_line(f"{model} serves version {version}, before version {reply.previous_version}")
+    if reply.pinned:
+        print_line(pin_text(model, version))

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,11 +100,18 @@ def temporary_folder(model: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def publish(written: Path, model: Path, config: str | None) -> Path:
+def publish(
+    written: Path,
+    model: Path,
+    config: str | None,
+    assign: Callable[[str], int] | None = None,
+) -> Path:
     """Renames `written` to the model's next version.
 
     config: text of a config.pbtxt to write first, or None.
+    assign: returns the version number for a model; None: the number after the highest.
     """
+    version = next_version(model) if assign is None else assign(model.name)
     existed = model.is_dir()
     model.mkdir(exist_ok=True)
     try:
@@ -112,7 +119,7 @@ def publish(written: Path, model: Path, config: str | None) -> Path:
             beside_it = written.parent / "config.pbtxt"
             beside_it.write_text(config, "utf-8")
             os.replace(beside_it, model / "config.pbtxt")
-        return _rename(written, model)
+        return _rename(written, model, version, assign)
     except OSError as error:
         if config is not None:
             (model / "config.pbtxt").unlink(missing_ok=True)
@@ -121,8 +128,9 @@ def publish(written: Path, model: Path, config: str | None) -> Path:
         raise ExportError(f"{model}: cannot be written to: {error.strerror}") from error
 
 
-def _rename(written: Path, model: Path) -> Path:
-    version = next_version(model)
+def _rename(
+    written: Path, model: Path, version: int, assign: Callable[[str], int] | None
+) -> Path:
     while True:
         target = model / str(version)
         try:
@@ -130,6 +138,7 @@ def _rename(written: Path, model: Path) -> Path:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            version += 1  # Another process published this version first.
+            # Another process published this version first.
+            version = version + 1 if assign is None else assign(model.name)
         else:
             return target

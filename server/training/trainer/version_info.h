@@ -1,0 +1,47 @@
+// Versions of a model, as users see them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace braid {
+
+struct VersionInfo {
+  enum class Origin { kExported, kPublished, kUploaded };
+  enum class State {
+    kReady,
+    kIdle,         // on disk, not loaded
+    kUnavailable,  // failed to load, or was unloaded
+    kIgnored,      // folder in the repository that a version of the data directory hides
+  };
+  int64_t version = 0;
+  Origin origin = Origin::kExported;
+  std::string trainer;  // kPublished
+  int64_t step = 0;     // kPublished
+  State state = State::kIdle;
+  std::string reason;  // kUnavailable, kIgnored
+  // Requests without a version get it.
+  bool serving = false;
+  bool pinned = false;
+  std::vector<std::string> labels;  // sorted
+  // InfinitePast: unknown.
+  absl::Time created = absl::InfinitePast();
+};
+
+// Change of the version for requests without a version.
+struct VersionChange {
+  int64_t previous = 0;
+  // True if the new version is pinned.
+  bool pinned = false;
+};
+
+struct UploadedVersion {
+  int64_t version = 0;
+  // Requests without a version get it.
+  bool serving = false;
+};
+
+}  // namespace braid

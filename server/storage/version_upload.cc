@@ -20,13 +20,13 @@ namespace braid {
 namespace {
 
 constexpr std::array kNames = {kTorchScriptFile, kPackageFile, kWeightsFile};
-constexpr int64_t kPiece = int64_t{1} << 20;
+constexpr int64_t kCopyBytes = int64_t{1} << 20;
 
 absl::Status CopyFile(const std::string& path, ByteSink* sink) {
   BRAID_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
   std::string piece;
-  for (int64_t offset = 0; offset < file.bytes(); offset += kPiece) {
-    piece.resize(static_cast<size_t>(std::min(kPiece, file.bytes() - offset)));
+  for (int64_t offset = 0; offset < file.bytes(); offset += kCopyBytes) {
+    piece.resize(static_cast<size_t>(std::min(kCopyBytes, file.bytes() - offset)));
     BRAID_RETURN_IF_ERROR(file.Read(offset, piece.data(), piece.size()));
     BRAID_RETURN_IF_ERROR(sink->Write(piece));
   }

@@ -30,9 +30,7 @@ LAYERS = {
     "batching": _RUN,
     "serving": {"batching"} | _RUN,
     "training": {"serving", "batching"} | _RUN,  # Trainers publish served versions.
-    "jobs": {"training", "serving", "batching"} | _RUN,
-    "rpc": {"access", "admission", "shared_memory", "training", "serving", "batching", "jobs"}
-           | _RUN,
+    "rpc": {"access", "admission", "shared_memory", "training", "serving", "batching"} | _RUN,
 }
 # They compose the whole program.
 ROOTS = {"server/main.cc", "server/server.cc"}

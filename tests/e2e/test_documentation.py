@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_readme_is_short() -> None:
     assert max(map(len, lines)) <= 120
 
 
+def test_folders_have_few_files() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "server", "client", "bench"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    folders = Counter(Path(path).parent for path in listed)
+    for folder, files in folders.items():
+        if "tests" not in folder.parts:
+            assert files <= (25 if folder.parts[0] == "bench" else 40), folder
+
+
 FLAG_ROW = re.compile(r"^\| `--(\w+)[^`]*` \| (\S+)", re.MULTILINE)
 
 
@@ -86,6 +98,26 @@ def test_paths_of_the_architecture_exist() -> None:
     for page in (ROOT / "docs/architecture").glob("*.md"):
         for path in re.findall(r"`(\w+/[\w/]+\.(?:cc|h))`", page.read_text()):
             assert (ROOT / "server" / path).exists(), f"{page.name}: {path}"
+
+
+LOCK = re.compile(r"^( +)(?:mutable )?absl::Mutex (\w+)(?: ABSL_\w+\(.*\))?;", re.MULTILINE)
+CLASS = re.compile(r"^( *)(?:class|struct) (?:\w+::)?(\w+) ", re.MULTILINE)
+
+
+def test_locks_of_the_server_are_documented() -> None:
+    page = (ROOT / "docs/architecture/threads.md").read_text()
+    locks = 0
+    for source in (ROOT / "server").rglob("*.[hc]*"):
+        text = source.read_text()
+        for lock in LOCK.finditer(text):
+            outer = [
+                name
+                for indent, name in CLASS.findall(text[: lock.start()])
+                if len(indent) < len(lock[1])
+            ]
+            assert f"{outer[-1]}::{lock[2]}`" in page, source
+            locks += 1
+    assert locks > 30
 
 
 def test_diagrams_are_up_to_date() -> None:

@@ -1,14 +1,17 @@
 #include "server/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/base/version.h"
 
 namespace braid {
@@ -270,6 +273,27 @@ void AddLimitFlags(CLI::App* app, Options* options) {
       ->capture_default_str();
 }
 
+// Throws CLI::ParseError for an argument that is no flag, with the flags that contain its name.
+void CheckKnown(const CLI::App& app) {
+  const std::vector<std::string> unknown = app.remaining();
+  if (unknown.empty()) {
+    return;
+  }
+  const std::string flag = unknown.front().substr(0, unknown.front().find('='));
+  const std::string word = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+  std::vector<std::string> similar;
+  for (const CLI::Option* option : app.get_options()) {
+    if (!word.empty() && absl::StrContains(option->get_name(), word)) {
+      similar.push_back(option->get_name());
+    }
+  }
+  std::string message = absl::StrCat("unknown flag ", flag);
+  if (!similar.empty()) {
+    absl::StrAppend(&message, " (did you mean ", absl::StrJoin(similar, " or "), "?)");
+  }
+  throw CLI::ParseError(message, CLI::ExitCodes::ExtrasError);
+}
+
 }  // namespace
 
 std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_code) {
@@ -278,6 +302,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
                            absl::ToDoubleSeconds(options.drain_delay),
                            absl::ToDoubleSeconds(options.drain_timeout)};
   CLI::App app(kDescription, "braid-server");
+  app.allow_extras();  // CheckKnown() has a better message.
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("braid-server ") + kVersion);
   AddModelsAndDevicesFlags(&app, &options);
@@ -290,6 +315,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   AddAccessFlags(&app, &options);
   try {
     app.parse(argc, argv);
+    CheckKnown(app);
     if (!options.load_models.empty() && options.model_control_mode != ControlMode::kExplicit) {
       throw CLI::ValidationError("--load_model", "requires --model_control_mode=explicit");
     }

@@ -22,7 +22,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using Batch = absl::Span<const RequestRows>;
 
-// The stages of one batch, one public method each. Copies and the forward pass are measured.
+// The phases of one batch, one public method each. Copies and the forward pass are measured.
 class BatchRun {
  public:
   BatchRun(const ModelConfig& config, Worker& worker, Replica& replica, Batch batch)
@@ -105,8 +105,8 @@ class BatchRun {
     worker_.Measure(Phase::kCopyOut, copy, &result_.durations.copy_out);
   }
 
-  // Cuts the outputs into one view for each part of the batch.
-  void Cut() {
+  // Splits the outputs into one view for each RequestRows of the batch.
+  void SplitOutputs() {
     result_.outputs.resize(batch_.size());
     for (size_t o = 0; o < outputs_.size(); ++o) {
       const at::Tensor& whole = outputs_[o];
@@ -226,7 +226,7 @@ absl::Status RunInference(const ModelConfig& config, Worker& worker, Replica& re
     run.CopyIn([&run](size_t input) { return run.Merge(input); });
     BRAID_RETURN_IF_ERROR(run.Forward());
     run.CopyOut();
-    run.Cut();
+    run.SplitOutputs();
     return absl::OkStatus();
   });
   if (status.ok()) {

@@ -32,7 +32,7 @@ using ReplyToBatch = absl::FunctionRef<void(BatchResult)>;
 // Payload of the error for an output whose shape does not match the configuration.
 inline constexpr char kOutputShapePayload[] = "braid/output_shape";
 
-// Runs the stages of one batch in order: take, copy in (which merges each input), forward,
+// Runs the phases of one batch in order: take, copy in (which merges each input), forward,
 // copy out, split outputs, reply. Blocks. `worker`'s device must be current: see Device::Enter().
 //
 // Errors:

@@ -42,6 +42,16 @@ class FlagsTest : public ::testing::Test {
   std::string stderr_;
 };
 
+TEST_F(FlagsTest, UnknownFlagNamesSimilarOnes) {
+  EXPECT_FALSE(Parse({"--port", "18461"}));
+  EXPECT_EQ(exit_code_, 2);
+  EXPECT_EQ(stderr_,
+            "braid-server: unknown flag --port (did you mean --grpc_port or --metrics_port or "
+            "--health_port?) (--help lists the flags)\n");
+  EXPECT_FALSE(Parse({"--warp=9"}));
+  EXPECT_EQ(stderr_, "braid-server: unknown flag --warp (--help lists the flags)\n");
+}
+
 TEST_F(FlagsTest, Defaults) {
   const std::optional<Options> options = Parse({});
   ASSERT_TRUE(options);

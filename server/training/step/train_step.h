@@ -2,7 +2,7 @@
 //
 //   reduce → check that everything is finite → clip and update → broadcast the parameters
 //
-// DataParallel::RunTrainStep() shows all stages of a step in their order.
+// DataParallel::RunTrainStep() shows all phases of a step in their order.
 #pragma once
 
 #include <cstddef>
@@ -88,20 +88,20 @@ class TrainStep {
   // Runs `work` for every rank.
   absl::Status OnEachRank(absl::FunctionRef<absl::Status(const RankContext&)> work);
 
-  // The stages of a step.
+  // The phases of a step.
   // Computes the losses' denominators over the whole batch, if its parts are weighted by them. The
   // output rank computes; the other ranks may read the result after the next barrier.
   absl::Status ComputeDenominators(const RankContext& context);
   absl::Status Backward(const RankContext& context, BatchPass& pass);
   // Sums the replicas' gradients into the primary's, for an update of this batch alone. Gradients
-  // of earlier batches must not change before the check: then Apply() makes the sum.
+  // of earlier batches must not change before the check: then Update() makes the sum.
   absl::Status Reduce(const RankContext& context);
   // Reads the loss, the range and the norm of the gradients with one wait for the device. Fails
   // with FAILED_PRECONDITION where a batch that is not finite is an error. Ends with a barrier.
   absl::Status CheckFinite(const RankContext& context);
   // Commits the batch, or drops it; then clips the gradients and updates the parameters, if the
   // step has an update. An error leaves the replicas in different states: changing().
-  absl::Status Apply(const RankContext& context);
+  absl::Status Update(const RankContext& context);
   // Copies the updated parameters to the replicas that have not updated their own.
   absl::Status Broadcast(const RankContext& context);
 

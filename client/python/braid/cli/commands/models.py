@@ -93,6 +93,7 @@ def show(flags: Flags, model: str) -> None:
 @command.command(
     "pin",
     help="Serve a version to requests without a version, also after later exports and uploads.",
+    short_help="Serve a version until unpin or the next publish",
 )
 @click.argument("model")
 @click.argument("version", type=_VERSION)
@@ -123,6 +124,7 @@ def unpin(flags: Flags, model: str) -> None:
     "label",
     help="Point a label, such as stable, at a version, which requests may then name by it. "
     "Without VERSION: remove the label, with --remove.",
+    short_help="Point a label at a version, or remove it",
 )
 @click.argument("model")
 @click.argument("label")

@@ -197,7 +197,8 @@ class ModelVersion:
     trainer, step: trainer that published the version, and its number of updates; else "" and 0.
     state: "ready": served; "idle": on disk, but not loaded; "unavailable": failed to load, or was
         unloaded; "ignored": folder in the repository whose number belongs to another version.
-    reason: why the version is not served, for "unavailable" and "ignored".
+    reason: why the version is not served, for "unavailable" and "ignored"; for "ready", why the
+        last load failed, or "".
     serving: True for the version that requests without a version get.
     pinned: True if `Client.pin` or `Client.rollback` chose the version.
     labels: labels that point at the version, sorted.

@@ -559,9 +559,9 @@ absl::StatusOr<std::vector<VersionInfo>> Publisher::ListVersions(const std::stri
     }
     VersionInfo& info = infos[state.version];
     info.version = state.version;
+    info.reason = state.reason;
     if (!state.ready) {
       info.state = VersionInfo::State::kUnavailable;
-      info.reason = state.reason;
     } else if (const auto queue = models_->FindReplicas(model, state.version); queue.ok()) {
       info.state = VersionInfo::State::kReady;
       const std::map<std::string, std::string>& origin = (*queue)->config().origin;

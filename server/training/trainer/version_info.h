@@ -22,7 +22,8 @@ struct VersionInfo {
   std::string trainer;  // kPublished
   int64_t step = 0;     // kPublished
   State state = State::kIdle;
-  std::string reason;  // kUnavailable, kIgnored
+  // kUnavailable, kIgnored: why. kReady: why the last load failed; empty if it succeeded.
+  std::string reason;
   // Requests without a version get it.
   bool serving = false;
   bool pinned = false;

@@ -344,6 +344,13 @@ TEST_F(PublisherTest, ListsVersionsWithTheirOrigin) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("unknown model 'n'")));
 }
 
+TEST_F(PublisherTest, ListsWhyTheLastLoadOfAServedVersionFailed) {
+  const auto server = Start();
+  server->models().MarkFailed("m", 1, absl::FailedPreconditionError("broken"));
+  EXPECT_EQ(server->Version(1).state, VersionInfo::State::kReady);
+  EXPECT_THAT(server->Version(1).reason, HasSubstr("broken"));
+}
+
 TEST_F(PublisherTest, ListsAFolderWhoseNumberWasPublished) {
   const auto server = Start();
   server->Step(1);

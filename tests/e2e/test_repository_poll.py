@@ -17,6 +17,7 @@ from e2e.support.model_control import (
     ask,
     index,
     load_on,
+    reasons,
     write,
 )
 from e2e.support.polling import wait_until
@@ -63,31 +64,31 @@ def test_version_that_does_not_fit_the_configuration_is_not_served(tmp_path: Pat
     programs.save(made / "model.pt2", Times(2), x, programs.any_batch(x))
     flags = ("--model_control_mode=poll", f"--repository_poll_seconds={POLL_SECONDS}")
     with Running(tmp_path, *flags) as running:
-
-        def states() -> dict[str, tuple[str, str]]:
-            command = [COMMAND, "--server", running.server.address, "--json", "models"]
-            listed = subprocess.run(command, capture_output=True, check=True, timeout=CALL_SECONDS)
-            models = json.loads(listed.stdout)["models"]
-            return {each["version"]: (each["state"], each["reason"]) for each in models}
-
-        assert states() == {"1": ("READY", "")}
+        client = running.client
+        assert reasons(client) == {("a", "1"): ""}
         made.rename(repository / "a/2")
-        wait_until(lambda: len(states()) == 2)
-        assert ask(running.client, "a") == 1
-        state, reason = states()["2"]
-        assert state == "UNAVAILABLE"
+        wait_until(lambda: len(reasons(client)) == 2)
+        assert index(client) == [("a", "1", "READY"), ("a", "2", "UNAVAILABLE")]
+        assert ask(client, "a") == 1
+        reason = reasons(client)["a", "2"]
         assert "input 'x' is configured as FP32[rows, -1] (model.pt2 takes " in reason
         line = f"model 'a' version 2: failed to load, version 1 goes on serving: {reason}"
         assert line in running.server.log
 
-        (repository / "a/2/model.pt2").unlink()
-        (repository / "a/2").rmdir()
+        (repository / "a/2").rename(tmp_path / "taken")
+        wait_until(lambda: reasons(client) == {("a", "1"): ""})
         (repository / "new.pbtxt").write_text("max_batch_size: 8")
         os.replace(repository / "new.pbtxt", repository / "a/config.pbtxt")
-        wait_until(lambda: states().get("1", ("", ""))[1] != "")
-        assert ask(running.client, "a") == 1
-        assert states()["1"] == (
-            "READY",
-            "the last load failed: config.pbtxt: input: no tensors (list all of them, or remove "
-            "config.pbtxt)",
-        )
+        wait_until(lambda: reasons(client).get(("a", "1")))
+        assert ask(client, "a") == 1
+        command = [COMMAND, "--server", running.server.address, "--json", "models"]
+        listed = subprocess.run(command, capture_output=True, check=True, timeout=CALL_SECONDS)
+        assert json.loads(listed.stdout)["models"] == [
+            {
+                "model": "a",
+                "version": "1",
+                "state": "READY",
+                "reason": "the last load failed: config.pbtxt: input: no tensors (list all of "
+                "them, or remove config.pbtxt)",
+            }
+        ]

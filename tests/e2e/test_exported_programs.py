@@ -343,7 +343,7 @@ def test_class_instance_output_is_flattened_to_tensors(client: braid.Client) -> 
 
 def test_creating_a_trainer_is_rejected(client: braid.Client) -> None:
     inference_packages.assert_not_trainable(
-        client, "derived", "exported for inference.*braid.export"
+        client, "derived", "is an exported program.*braid.export"
     )
 
 

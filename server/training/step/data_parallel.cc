@@ -270,7 +270,7 @@ absl::StatusOr<OperationResult> DataParallel::RunTrainStep(const Batch& batch,
     }
     BRAID_RETURN_IF_ERROR(step->Reduce(context));
     BRAID_RETURN_IF_ERROR(step->CheckFinite(context));
-    BRAID_RETURN_IF_ERROR(step->Update(context));
+    BRAID_RETURN_IF_ERROR(step->Apply(context));
     return step->Broadcast(context);
   });
   return Record(*step, status);
@@ -355,7 +355,7 @@ absl::StatusOr<OperationResult> DataParallel::Update(const std::vector<GroupValu
   const std::unique_ptr<TrainStep> step = NewStep(Batch(), /*with_loss=*/false);
   BRAID_RETURN_IF_ERROR(AddUpdate(*step, values));
   const absl::Status status = step->OnEachRank([&](const RankContext& context) -> absl::Status {
-    BRAID_RETURN_IF_ERROR(step->Update(context));
+    BRAID_RETURN_IF_ERROR(step->Apply(context));
     return step->Broadcast(context);
   });
   return Record(*step, status);
@@ -545,7 +545,7 @@ absl::StatusOr<OperationResult> DataParallel::Backward(
     BRAID_RETURN_IF_ERROR(pass.ScatterGradient(context));
     BRAID_RETURN_IF_ERROR(step->Backward(context, pass));
     BRAID_RETURN_IF_ERROR(step->CheckFinite(context));
-    return step->Update(context);
+    return step->Apply(context);
   });
   return Record(*step, status);
 }

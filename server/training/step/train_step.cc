@@ -417,7 +417,7 @@ void TrainStep::CommitBatch(size_t rank, bool counts) {
   }
 }
 
-absl::Status TrainStep::Update(const RankContext& context) {
+absl::Status TrainStep::Apply(const RankContext& context) {
   BRAID_ASSIGN_OR_RETURN(const BatchOutcome outcome, Outcome());
   if (passes_.empty() && !applies_update()) {
     return absl::OkStatus();

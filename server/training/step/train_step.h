@@ -94,14 +94,14 @@ class TrainStep {
   absl::Status ComputeDenominators(const RankContext& context);
   absl::Status Backward(const RankContext& context, BatchPass& pass);
   // Sums the replicas' gradients into the primary's, for an update of this batch alone. Gradients
-  // of earlier batches must not change before the check: then Update() makes the sum.
+  // of earlier batches must not change before the check: then Apply() makes the sum.
   absl::Status Reduce(const RankContext& context);
   // Reads the loss, the range and the norm of the gradients with one wait for the device. Fails
   // with FAILED_PRECONDITION where a batch that is not finite is an error. Ends with a barrier.
   absl::Status CheckFinite(const RankContext& context);
   // Commits the batch, or drops it; then clips the gradients and updates the parameters, if the
   // step has an update. An error leaves the replicas in different states: changing().
-  absl::Status Update(const RankContext& context);
+  absl::Status Apply(const RankContext& context);
   // Copies the updated parameters to the replicas that have not updated their own.
   absl::Status Broadcast(const RankContext& context);
 

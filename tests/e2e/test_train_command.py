@@ -65,7 +65,7 @@ def test_skipped_batches_are_not_repeated(
         assert info.applied_sequence == BATCHES + 1
         again = train(server, "--attach=noisy", *data)
         assert again.returncode != 0
-        assert f"has taken {BATCHES} batches (--epochs 1 are {BATCHES})" in again.stderr
+        assert f"has already taken {BATCHES} batches (--epochs 1 is {BATCHES} batches" in again.stderr
         assert batches(train(server, "--attach=noisy", "--epochs=2", *data)) == [
             (2, number + 1) for number in range(BATCHES)
         ]

@@ -48,7 +48,8 @@ absl::Status NameIsTaken(absl::string_view name) {
   return absl::AlreadyExistsError(
       absl::StrCat("name: trainer '", name,
                    "' exists, running or in the data directory (expected a new name; GetTrainer "
-                   "continues with a running trainer, RestoreCheckpoint with a stored one)"));
+                   "continues with a running trainer, braid checkpoints restore ",
+                   name, " with a stored one)"));
 }
 
 // Its checkpoints may be intact, so the name must not be reused.

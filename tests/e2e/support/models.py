@@ -287,6 +287,8 @@ def export_model(directory: Path, name: str, format: str) -> None:
     write(directory, name)
     if name in _WITH_CONFIG:
         _, config = _WITH_CONFIG[name]
+        if name.startswith("identity_") and format != "torchscript":
+            config = config.replace("dims: [ -1 ]", "dims: [ 4 ]")  # Packages have their example's.
         (directory / "config.pbtxt").write_text(config)
 
 

@@ -35,6 +35,13 @@ TEST(CopyTensorsTest, CopiesEachDatatypeWithOneCall) {
   }
 }
 
+TEST(CopyTensorsTest, CopiesLazilyNegatedTensors) {
+  const at::Tensor to = at::_neg_view(at::zeros({2}));
+  const at::Tensor from = at::_neg_view(at::ones({2}));
+  CopyTensors({to, at::zeros({2})}, {at::ones({2}), from});
+  EXPECT_TRUE(at::equal(to.resolve_neg(), at::ones({2})));
+}
+
 TEST(CopyTensorsTest, AcceptsNoTensors) { CopyTensors({}, {}); }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "server/base/version.h"
 
 namespace braid {
@@ -280,7 +281,8 @@ void CheckKnown(const CLI::App& app) {
     return;
   }
   const std::string flag = unknown.front().substr(0, unknown.front().find('='));
-  const std::string word = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+  const std::string word = absl::StrReplaceAll(
+      flag.substr(std::min(flag.find_first_not_of('-'), flag.size())), {{"-", "_"}});
   std::vector<std::string> similar;
   for (const CLI::Option* option : app.get_options()) {
     if (!word.empty() && absl::StrContains(option->get_name(), word)) {

@@ -139,7 +139,7 @@ def test_auto_devices_log_unusable_gpus_and_use_the_cpu(
 @pytest.mark.parametrize("extra", ["--nosuch=1", "--grpc-port=1", "surplus"])
 def test_unknown_flag_is_rejected(repository: Path, tmp_path: Path, extra: str) -> None:
     flags = valid_flags(repository, tmp_path)
-    assert_start_fails([*(f"{name}={text}" for name, text in flags.items()), extra], extra)
+    assert_start_fails([*(f"{name}={text}" for name, text in flags.items()), extra], extra.split("=")[0])
 
 
 def test_model_repository_is_required(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ absl::Status Publisher::ServeStoredModel(const std::string& model) {
     } else if (is_current && (choices.pinned != 0 || source->stored)) {
       Log(LogModule::kModels)
           .info("model '{}' serves version {}, {}", model, version,
-                choices.pinned != 0 ? "pinned" : "published or uploaded before this start");
+                choices.pinned != 0 ? "pinned" : "from the data directory");
     }
   }
   return absl::OkStatus();

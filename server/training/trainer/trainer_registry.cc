@@ -45,11 +45,11 @@ absl::Status NotFound(absl::string_view name) {
 
 // Does not say whether the trainer is running or stored, because it may be another user's.
 absl::Status NameIsTaken(absl::string_view name) {
-  return absl::AlreadyExistsError(
-      absl::StrCat("name: trainer '", name,
-                   "' exists, running or in the data directory (expected a new name; GetTrainer "
-                   "continues with a running trainer, braid checkpoints restore ",
-                   name, " with a stored one)"));
+  return absl::AlreadyExistsError(absl::StrCat(
+      "name: trainer '", name,
+      "' exists, running or in the data directory (expected a new name; to continue with "
+      "a stored trainer: RestoreCheckpoint, braid checkpoints restore ",
+      name, ")"));
 }
 
 // Its checkpoints may be intact, so the name must not be reused.

@@ -58,12 +58,12 @@ def test_notes_name_the_image(chart: Path) -> None:
 def test_notes_show_a_client_and_the_test(chart: Path) -> None:
     server = "braid --server=braid.models.svc:8001"
     text = minimal(chart, {})
-    assert f"  {server} --ca=ca.crt --token_file=token models\n" in text
+    assert f"  {server} --tls --ca=ca.crt --token_file=token models\n" in text
     assert '  - podSelector:\n      matchLabels:\n        braid-client: "true"' in text
     assert "set test.model and test.inputs" in text
     mutual = {"auth": {"tokensSecret": "", "certificatesSecret": "a"}, "tls": {"clientCASecret": "b"}}
     certificate = "--cert=tls.crt --key=tls.key"
-    assert f"  {server} --ca=ca.crt {certificate} models\n" in minimal(chart, mutual)
+    assert f"  {server} --tls --ca=ca.crt {certificate} models\n" in minimal(chart, mutual)
     open_access = {
         "auth": {"tokensSecret": "", "allowUnauthenticated": True},
         "tls": {"secretName": ""},

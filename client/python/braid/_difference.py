@@ -126,4 +126,4 @@ def _equal(asked: Any, found: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    return "its default" if value is None else repr(value)
+    return "not set" if value is None else repr(value)

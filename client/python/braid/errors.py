@@ -21,7 +21,7 @@ class BraidError(Exception):
     code: gRPC status code.
     message: the server's message; equal to `str(error)`.
     violations: (field, description) for each invalid field of the request, for example
-        ("inputs[0].shape", "expected [-1, 784], got [20, 10]"). May be empty.
+        ("inputs[0].shape", "inputs[0].shape: [20, 10] does not fit input 'x' …"). May be empty.
     attempts: number of attempts, including retries.
     """
 

@@ -122,7 +122,7 @@ class TrainerInfo:
 
     base_version: version of `model` that the weights started from.
     losses, optimizer: arguments of `Client.create_trainer`; a loss module has no bytes.
-    options: other arguments of `Client.create_trainer` that differ from their defaults.
+    options: other arguments of `Client.create_trainer`, with the placement in use and most defaults.
     devices: devices with a replica, the primary first.
     step: number of updates.
     applied_sequence: sequence number of the last applied operation; 0: none.
@@ -237,8 +237,9 @@ class ModelMetadata:
     """Metadata of a model.
 
     versions: served versions.
-    origin: of a version that a trainer published: "trainer", "step", "sequence", "created" and, if
-        there is one of the same state, "checkpoint"; empty for a version from the repository.
+    origin: of a version that a trainer published: "trainer", "step", "sequence", "created" and
+        "checkpoint", which is empty if none holds the same state. Empty for a version from the
+        repository.
     """
 
     name: str

@@ -47,17 +47,17 @@ def test_defaults_equal_values_that_are_given(client):
     ({"optimizer": {"name": "SGD", "lr": 0.3}}, "optimizer.lr: 0.1 instead of 0.3"),
     ({"optimizer": "SGD"}, "optimizer.lr: 0.1 instead of 0.001"),
     ({"optimizer": {"name": "SGD", "lr": 0.1, "momentum": 0.9}},
-     "optimizer.momentum: its default instead of 0.9"),
+     "optimizer.momentum: not set instead of 0.9"),
     ({"optimizer": "AdamW"}, "optimizer.name: 'SGD' instead of 'AdamW'"),
-    ({"loss": "cross_entropy"}, "losses[0].label_smoothing: 0.1 instead of its default"),
+    ({"loss": "cross_entropy"}, "losses[0].label_smoothing: 0.1 instead of not set"),
     ({"parameter_groups": None}, "parameter_groups: [{'pattern': 'bias', 'lr': 0.2}] instead of "
-     "its default"),
+     "not set"),
     ({"parameter_groups": [{"pattern": "bias", "frozen": True}]},
-     "parameter_groups[0].frozen: its default instead of True"),
+     "parameter_groups[0].frozen: not set instead of True"),
     ({"version": 2}, "version: 1 instead of 2"),
     ({"seed": 7, "sync": "all_reduce"}, "sync: 'auto' instead of 'all_reduce'"),
     ({"schedule": {"name": "StepLR", "step_size": 3}},
-     "schedule: its default instead of {'name': 'StepLR', 'step_size': 3, 'gamma': 0.1}"),
+     "schedule: not set instead of {'name': 'StepLR', 'step_size': 3, 'gamma': 0.1}"),
 ])  # fmt: skip
 def test_trainer_with_other_arguments_is_an_error(client, changes, difference):
     create(client)

@@ -1,4 +1,5 @@
-"""The server to call and how: from the command line, the environment and a profile, in this order.
+"""The server to call and how: from the command line, the environment and a profile, in this order. A
+profile that is chosen on the command line comes before the environment.
 
     profile = "lab"             # the profile that is used by default
 
@@ -69,8 +70,11 @@ def load(flags: Flags) -> Settings:
     name, profile = _profile(flags.profile or os.environ.get("BRAID_PROFILE"))
     values = {key: Value(value, "default") for key, value in _DEFAULTS.items()}
     values.update(profile)
+    chosen = set(profile) if flags.profile else set()
+    if "token_file" in chosen:
+        chosen.add("token")
     for key, variable in _VARIABLES.items():
-        if os.environ.get(variable) is not None:
+        if os.environ.get(variable) is not None and key not in chosen:
             values[key] = Value(os.environ[variable], variable)
     for field in fields(flags):
         given = getattr(flags, field.name)

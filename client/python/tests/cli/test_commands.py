@@ -78,7 +78,7 @@ def test_a_model_without_a_served_version(call, server):
 
 def test_pin_and_unpin(call, server):
     assert lines(call("models", "pin", "fashion", 1)) == [
-        "fashion serves version 1, before version 2",
+        "fashion serves version 1 (until now: version 2)",
         "version 1 is pinned: later exports and uploads are not served until the next publish or: "
         "braid models unpin fashion",
     ]
@@ -97,7 +97,7 @@ def test_pin_and_unpin(call, server):
 def test_labels(call, server):
     assert lines(call("models", "label", "fashion", "stable", 1)) == ["fashion stable: version 1"]
     assert lines(call("models", "label", "fashion", "stable", 2)) == [
-        "fashion stable: version 2, before version 1"
+        "fashion stable: version 2 (until now: version 1)"
     ]
     assert events(call("models", "label", "fashion", "stable", "--remove", "--json")) == [
         {"model": "fashion", "label": "stable", "version": None, "previous_version": 2}
@@ -158,11 +158,11 @@ def test_trainers(call, client):
 
 def test_rollback_says_that_it_pins(call):
     assert lines(call("rollback", "fashion", 1)) == [
-        "fashion serves version 1, before version 2",
+        "fashion serves version 1 (until now: version 2)",
         "version 1 is pinned: later exports and uploads are not served until the next publish or: "
         "braid models unpin fashion",
     ]
-    assert lines(call("rollback", "fashion", 2)) == ["fashion serves version 2, before version 2"]
+    assert lines(call("rollback", "fashion", 2)) == ["fashion serves version 2 (until now: version 2)"]
     assert events(call("rollback", "fashion", 1, "--json")) == [
         {"model": "fashion", "version": 1, "previous_version": 2, "pinned": True}
     ]

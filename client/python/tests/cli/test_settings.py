@@ -68,6 +68,18 @@ def test_flags_come_before_variables_and_variables_before_the_profile(write_conf
     assert values(Flags(server="flag:1"))["server"] == ("flag:1", "--server")
 
 
+def test_a_profile_of_the_command_line_comes_before_variables(write_config, monkeypatch):
+    write_config(CONFIG)
+    for variable in ("BRAID_SERVER", "BRAID_CA", "BRAID_TOKEN"):
+        monkeypatch.setenv(variable, "other")
+    lab = values(Flags(profile="lab"))
+    assert (lab["server"][0], lab["token"][0]) == ("lab:1", "word")
+    assert lab["ca"][1] == "profiles.lab.ca"
+    local = values(Flags(profile="local"))
+    assert local["server"] == ("other", "BRAID_SERVER")
+    assert "token" not in local
+
+
 def test_profile_by_option_or_variable(write_config, monkeypatch):
     write_config(CONFIG)
     assert values(Flags(profile="local"))["token_file"] == (
@@ -82,7 +94,8 @@ def test_one_way_to_give_a_token_is_used(write_config, monkeypatch):
     write_config(CONFIG)
     assert "token" not in values(Flags(token_file="file"))
     monkeypatch.setenv("BRAID_TOKEN", "word")
-    assert "token_file" not in values(Flags(profile="local"))
+    monkeypatch.setenv("BRAID_PROFILE", "local")
+    assert "token_file" not in values()
     assert "token" not in values(Flags(token_file="file"))
 
 

@@ -53,7 +53,7 @@ class _Result:
     "--output", "outputs", multiple=True, metavar=files.FILE,
     help="Write this output to a file, BF16 as float32; may be repeated",
 )  # fmt: skip
-@option("--model-version", metavar="N", default="", help="Version [default: the newest]")
+@option("--model-version", metavar="N", default="", help="Number or label of a version [default: the pinned one, else the newest]")
 @option(
     "--split", is_flag=True,
     help="Print how the batch was split: rows and shapes of each device",

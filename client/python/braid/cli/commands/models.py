@@ -104,7 +104,7 @@ def pin(flags: Flags, model: str, version: int) -> None:
     if flags.json:
         print_json({"model": model, "version": version, "previous_version": previous})
         return
-    print_line(f"{model} serves version {version}, before version {previous}")
+    print_line(f"{model} serves version {version} (until now: version {previous})")
     print_line(pin_text(model, version))
 
 
@@ -141,7 +141,7 @@ def label(flags: Flags, model: str, label: str, version: int | None, remove: boo
             "model": model, "label": label, "version": version, "previous_version": previous,
         })  # fmt: skip
         return
-    before = "" if previous is None else f", before version {previous}"
+    before = "" if previous is None else f" (until now: version {previous})"
     now = "removed" if version is None else f"version {version}"
     print_line(f"{model} {label}: {now}{before}")
 

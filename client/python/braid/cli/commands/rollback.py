@@ -33,6 +33,6 @@ def command(flags: Flags, model: str, version: int) -> None:
             "pinned": reply.pinned,
         })  # fmt: skip
         return
-    print_line(f"{model} serves version {version}, before version {reply.previous_version}")
+    print_line(f"{model} serves version {version} (until now: version {reply.previous_version})")
     if reply.pinned:
         print_line(pin_text(model, version))

@@ -164,7 +164,7 @@ def _values(path: Path, where: str, profile: Mapping[str, Any]) -> dict[str, Val
         if key == "timeout" and not value >= 0:
             raise errors.usage(field, f"{value} is out of range", "expected 0 or more seconds")
         if key in _PATHS:
-            value = str(path.parent / Path(value).expanduser())
+            value = os.path.normpath(path.parent / Path(value).expanduser())
         values[key] = Value(value, f"{where}.{key}")
     if "token" in values and "token_file" in values:
         raise errors.usage(

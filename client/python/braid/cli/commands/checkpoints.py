@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 @click.group(
     "checkpoints",
     cls=options.Group,
-    help="List, save or restore the checkpoints of a trainer.",
+    help="List, save or restore the checkpoints of a trainer",
 )
 def command() -> None:
     pass
 
 
-@command.command("list", help="List the checkpoints, the oldest first.")
+@command.command("list", help="List the checkpoints, the oldest first")
 @click.argument("trainer")
 @pass_flags
 def list_checkpoints(flags: Flags, trainer: str) -> None:
@@ -47,7 +47,7 @@ def list_checkpoints(flags: Flags, trainer: str) -> None:
     ])  # fmt: skip
 
 
-@command.command("save", help="Write a checkpoint, and wait until it is durable.")
+@command.command("save", help="Write a checkpoint, and wait until it is durable")
 @click.argument("trainer")
 @pass_flags
 def save(flags: Flags, trainer: str) -> None:

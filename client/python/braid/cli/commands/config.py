@@ -35,7 +35,7 @@ def command() -> None:
     pass
 
 
-@command.command("path", help="Print the path of the configuration file.")
+@command.command("path", help="Print the path of the configuration file")
 @pass_flags
 def path(flags: Flags) -> None:
     found = settings.config_path()
@@ -45,7 +45,7 @@ def path(flags: Flags) -> None:
         print_line(str(found))
 
 
-@command.command("show", help="Print the settings in use, and where each comes from.")
+@command.command("show", help="Print the settings in use, and where each comes from")
 @pass_flags
 def show(flags: Flags) -> None:
     loaded = settings.load(flags)

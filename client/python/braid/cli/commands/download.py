@@ -9,7 +9,7 @@ from braid.cli.options import Flags, Word, option, pass_flags
 from braid.cli.output import bytes_text, print_json, print_line
 
 
-@options.command("download", help="Write the model of a trainer, with its weights, to a file.")
+@options.command("download", help="Write the model of a trainer, with its weights, to a file")
 @click.argument("trainer")
 @click.argument("file", type=click.Path())
 @option(
@@ -23,12 +23,12 @@ def command(flags: Flags, trainer: str, file: str, format: str | None) -> None:
     from braid import _download
 
     try:
-        format = format or _download.format_of(file)
+        chosen = format or _download.format_of(file)
     except ValueError as error:
         raise click.UsageError(str(error).replace("`format`", "--format")) from None
     with settings.connect(flags) as client:
         size = client.trainer(trainer).download(file, format)
     if flags.json:
-        print_json({"file": file, "format": format, "bytes": size})
+        print_json({"file": file, "format": chosen, "bytes": size})
     else:
         print_line(f"wrote {file}, {bytes_text(size)}")

@@ -44,7 +44,7 @@ def command(ctx: click.Context) -> None:
             _list(client, flags.json)
 
 
-@command.command("show", help="Show the inputs, outputs and all versions of a model.")
+@command.command("show", help="Show the inputs, outputs and all versions of a model")
 @click.argument("model")
 @pass_flags
 def show(flags: Flags, model: str) -> None:
@@ -108,7 +108,7 @@ def pin(flags: Flags, model: str, version: int) -> None:
     print_line(pin_text(model, version))
 
 
-@command.command("unpin", help="End a pin, and serve the newest version.")
+@command.command("unpin", help="End a pin, and serve the newest version")
 @click.argument("model")
 @pass_flags
 def unpin(flags: Flags, model: str) -> None:
@@ -146,7 +146,7 @@ def label(flags: Flags, model: str, label: str, version: int | None, remove: boo
     print_line(f"{model} {label}: {now}{before}")
 
 
-@command.command("delete", help="Delete a version that was published or uploaded.")
+@command.command("delete", help="Delete a version that was published or uploaded")
 @click.argument("model")
 @click.argument("version", type=_VERSION)
 @pass_flags

@@ -58,6 +58,11 @@ void UploadStream::OnReadDone(bool ok) {
       End(InvalidField("model", "missing (expected at least one message)"));
       return;
     }
+    // A client that ends early, or is killed, must not have half of its files served.
+    if (!complete_) {
+      End(InvalidField("complete", "not set in any message (expected true in the last one)"));
+      return;
+    }
     if (const absl::Status status = Admit(0); !status.ok()) {
       End(status);
       return;
@@ -111,10 +116,20 @@ absl::Status UploadStream::Write() {
   if (upload_ == nullptr) {
     BRAID_ASSIGN_OR_RETURN(upload_, context_.publisher->StartUpload(model_));
   }
+  if (complete_) {
+    return InvalidField("complete", "set before the last message (expected only in the last one)");
+  }
+  complete_ = request_.complete();
   return upload_->Append(request_.file(), request_.data());
 }
 
 absl::Status UploadStream::Serve() {
+  {
+    const absl::MutexLock lock(&mu_);
+    if (ended_) {
+      return absl::CancelledError("the call has ended");
+    }
+  }
   BRAID_ASSIGN_OR_RETURN(const UploadedVersion uploaded,
                          context_.publisher->Upload(model_, upload_.get()));
   response_->set_version(uploaded.version);

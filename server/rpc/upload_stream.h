@@ -62,6 +62,7 @@ class UploadStream final : public grpc::ServerReadReactor<braid::v1::UploadVersi
   braid::v1::UploadVersionRequest request_;
   std::string model_;                      // of the first message
   std::unique_ptr<VersionUpload> upload_;  // null until the first message
+  bool complete_ = false;                  // by the last message
 
   absl::Mutex mu_;
   bool reading_ ABSL_GUARDED_BY(mu_) = false;  // false: work is in progress

@@ -139,23 +139,51 @@ absl::Status ModelLoader::LoadUnchanged(RepositoryEntry* entry,
       continue;
     }
     BRAID_RETURN_IF_ERROR(loaded.status());
-    models_->Replace(*std::move(loaded));
-    if (options_.loaded != nullptr) {
-      options_.loaded(name);
-    }
+    Serve(name, *std::move(loaded));
     return absl::OkStatus();
   }
   return absl::UnavailableError(absl::StrCat("the files changed during each of ", kMaxTries,
                                              " attempts to load them (expected stable files)"));
 }
 
+void ModelLoader::Serve(const std::string& name, std::vector<LoadedVersion> versions) {
+  models_->Replace(std::move(versions));
+  if (options_.loaded != nullptr) {
+    options_.loaded(name);
+  }
+}
+
+void ModelLoader::ServeOlder(RepositoryEntry entry, int64_t failed) {
+  std::vector<std::pair<int64_t, absl::Status>> failures;
+  while (failed != 0) {
+    std::erase_if(entry.versions, [failed](const RepositoryEntry::Version& version) {
+      return version.version >= failed;
+    });
+    if (entry.versions.empty()) {
+      break;
+    }
+    absl::StatusOr<std::vector<LoadedVersion>> loaded = LoadVersions(entry, std::nullopt, &failed);
+    if (loaded.ok()) {
+      Serve(entry.name, *std::move(loaded));
+    } else {
+      failures.emplace_back(failed, loaded.status());
+    }
+  }
+  for (const auto& [version, why] : failures) {
+    RecordFailure(entry, version, why);
+  }
+}
+
 absl::Status ModelLoader::LoadEntry(const RepositoryEntry& found,
-                                    const std::optional<std::string>& config) {
+                                    const std::optional<std::string>& config, bool or_older) {
   const std::string& name = found.name;
   RepositoryEntry entry = found;
   int64_t failed = 0;
   absl::Status status = LoadUnchanged(&entry, config, &failed);
   if (!status.ok()) {
+    if (or_older) {
+      ServeOlder(entry, failed);
+    }
     RecordFailure(entry, failed, status);
   }
   ReportState(name);
@@ -190,7 +218,8 @@ void ModelLoader::ReportState(const std::string& model) const {
 
 absl::Status ModelLoader::LoadEntries(const std::vector<RepositoryEntry>& entries) {
   for (const RepositoryEntry& entry : entries) {
-    LoadEntry(entry, std::nullopt).IgnoreError();  // it is listed with the reason
+    LoadEntry(entry, std::nullopt, /*or_older=*/true)
+        .IgnoreError();  // it is listed with the reason
   }
   return absl::OkStatus();
 }

@@ -36,8 +36,8 @@ class ModelLoader {
   // `models` outlives it.
   ModelLoader(Options options, ServedModels* models);
 
-  // Loads all models. A failure is listed and logged, and does not stop the others. NOT_FOUND if
-  // the directory cannot be read.
+  // Loads all models. A failure is listed and logged, and does not stop the others; older versions
+  // are served then. NOT_FOUND if the directory cannot be read.
   absl::Status LoadAll();
   // Lists all models, and loads those in `names` ("*": all) like LoadAll(). NOT_FOUND if a name is
   // not in the repository.
@@ -54,7 +54,9 @@ class ModelLoader {
 
  private:
   // Rescans `found`, because loading other models took time.
-  absl::Status LoadEntry(const RepositoryEntry& found, const std::optional<std::string>& config);
+  // or_older: after a failure, serves older versions, if there are any that load.
+  absl::Status LoadEntry(const RepositoryEntry& found, const std::optional<std::string>& config,
+                         bool or_older = false);
   // Loads `entry`, again if its files change during the load, and serves it. UNAVAILABLE after 5
   // tries. Sets `failed` like LoadVersions().
   absl::Status LoadUnchanged(RepositoryEntry* entry, const std::optional<std::string>& config,
@@ -63,6 +65,10 @@ class ModelLoader {
   absl::StatusOr<std::vector<LoadedVersion>> LoadVersions(
       const RepositoryEntry& entry, const std::optional<std::string>& override_text,
       int64_t* failed);
+  // Replaces the served versions.
+  void Serve(const std::string& name, std::vector<LoadedVersion> versions);
+  // Serves the newest versions below `failed` that load. Records those that fail.
+  void ServeOlder(RepositoryEntry entry, int64_t failed);
   // Logs the failure and lists it. failed: see LoadVersions().
   void RecordFailure(const RepositoryEntry& entry, int64_t failed, const absl::Status& why);
   absl::Status LoadEntries(const std::vector<RepositoryEntry>& entries);

@@ -11,6 +11,7 @@ from pathlib import Path
 import braid
 import numpy as np
 import pytest
+from braid._protocol import MODELS
 from e2e.support import auth, model_control
 from e2e.support.durable import DurableServer
 from e2e.support.server import COMMAND, Server
@@ -156,6 +157,36 @@ def test_list_gives_the_reason_of_a_failure(server: DurableServer, client: braid
     assert failed.state == "unavailable" and "model.pt" in failed.reason
 
 
+def test_restart_with_a_damaged_version_serves_an_older_one(
+    server: DurableServer, client: braid.Client
+) -> None:
+    client.pin(MODEL, 1)
+    client.set_label(MODEL, "canary", 2)
+    for number in (3, 4):
+        (server.repository / MODEL / str(number)).mkdir()
+        (server.repository / MODEL / str(number) / "model.pt").write_text("not a model")
+    server.start_again()
+    assert [answer(client), answer(client, "canary")] == [1, 2]
+    assert [versions(client)[each].state for each in (3, 4)] == ["unavailable", "unavailable"]
+    with pytest.raises(braid.FailedPrecondition, match="model.pt"):
+        client.unpin(MODEL)  # The newest version does not load, so the pin stays.
+    assert answer(client) == 1
+
+
+def test_unpin_serves_what_the_policy_selects(
+    server: DurableServer, client: braid.Client
+) -> None:
+    config = model_control.CONFIG.format(rows=8)
+    config += "version_policy { specific { versions: [1] } }"
+    (server.repository / MODEL / "config.pbtxt").write_text(config)
+    server.start_again()
+    assert answer(client) == 1
+    client.pin(MODEL, 2)
+    assert answer(client) == 2
+    assert client.unpin(MODEL) == 1
+    assert answer(client) == 1
+
+
 def test_upload(server: DurableServer, client: braid.Client, tmp_path: Path) -> None:
     made = tmp_path / "made"
     model_control.write(made, MODEL, 7, factor=7)
@@ -175,15 +206,22 @@ def test_upload(server: DurableServer, client: braid.Client, tmp_path: Path) -> 
     server.start_again()
     assert answer(client) == 2
     assert client.unpin(MODEL) == 4
-    # An upload that cannot be loaded adds no version.
+    # A folder that is not loaded yet keeps its number.
+    export(server.repository, 5)
+    assert client.upload_version(MODEL, upload) == 6
+    # An upload that ends early or cannot be loaded adds no version.
+    method = MODELS["UploadVersion"]
+    cut = method.request(model=MODEL, file="model.pt", data=b"PK").SerializeToString()
+    with pytest.raises(braid.InvalidArgument, match="complete: not set"):
+        client._channel.call_feeding(method, [cut])
     (upload / "model.pt").write_text("not a model")
     with pytest.raises(braid.BraidError, match="model.pt"):
         client.upload_version(MODEL, upload)
     with pytest.raises(braid.NotFound, match="other"):
         client.upload_version("other", upload)
-    assert set(versions(client)) == {1, 2, 3, 4}
+    assert set(versions(client)) == {1, 2, 3, 4, 5, 6}
     assert list((server.data / "uploads").iterdir()) == []
-    assert publish(client) == 6
+    assert publish(client) == 8
 
 
 def test_command(server: DurableServer, client: braid.Client) -> None:

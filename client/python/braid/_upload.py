@@ -32,5 +32,12 @@ def requests(model: str, paths: Sequence[Path]) -> Iterator[bytes]:
     request = MODELS["UploadVersion"].request
     for path in paths:
         with path.open("rb") as file:
-            while data := file.read(_PIECE_BYTES):
-                yield request(model=model, file=path.name, data=data).SerializeToString()
+            data = file.read(_PIECE_BYTES)
+            while True:
+                following = file.read(_PIECE_BYTES)
+                complete = not following and path == paths[-1]
+                piece = request(model=model, file=path.name, data=data, complete=complete)
+                yield piece.SerializeToString()
+                if not following:
+                    break
+                data = following

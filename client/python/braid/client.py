@@ -486,6 +486,8 @@ class Client:
         like `rollback`. Raises NotFound for an unknown version, or if there is no label to remove.
         """
         method = MODELS["SetLabel"]
+        if version is not None and version < 1:
+            raise ValueError(f"version: {version} (expected 1 or more, or None)")
         request = method.request(model=model, label=label, version=version or 0)
         reply = self._channel.call(method, request, timeout, attempts=1)
         return int(reply.previous_version) or None

@@ -105,13 +105,15 @@ absl::StatusOr<int64_t> Publisher::Newest(const std::string& model, const Source
   BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> current,
                          models_->FindReplicas(model, 0));
-  int64_t newest = current->version();
+  int64_t newest = 0;
   for (const Source& source : sources) {
     if (Selects(config->version_policy, source.version)) {
       newest = std::max(newest, source.version);
     }
   }
-  return newest;
+  // Published without a data directory, or its folder is gone.
+  const bool has_no_file = Find(sources, current->version()) == nullptr;
+  return has_no_file || newest == 0 ? std::max(newest, current->version()) : newest;
 }
 
 int64_t Publisher::NextNumber(const std::string& model, const Sources& sources) const {
@@ -123,6 +125,12 @@ int64_t Publisher::NextNumber(const std::string& model, const Sources& sources) 
     highest = std::max(highest, *next - 1);
   }
   return highest + 1;
+}
+
+absl::StatusOr<int64_t> Publisher::TakeNumber(const std::string& model, const Sources& sources) {
+  // Also after folders that are not loaded yet.
+  BRAID_RETURN_IF_ERROR(models_->ReserveVersion(model, NextNumber(model, sources) - 1));
+  return models_->NextVersion(model);
 }
 
 VersionChoices Publisher::ReadChoices(const std::string& model, const Sources& sources) const {
@@ -315,7 +323,7 @@ absl::StatusOr<int64_t> Publisher::Publish(
       return version;  // A retry, after another version has been chosen.
     }
   } else {
-    BRAID_ASSIGN_OR_RETURN(version, models_->NextVersion(model));
+    BRAID_ASSIGN_OR_RETURN(version, TakeNumber(model, sources));
     if (store_ != nullptr) {
       BRAID_ASSIGN_OR_RETURN(std::vector<NewFile> written, files());
       BRAID_RETURN_IF_ERROR(store_->Write(model, version, origin, std::move(written)));
@@ -471,7 +479,7 @@ absl::StatusOr<UploadedVersion> Publisher::Upload(const std::string& model, Vers
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
   BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
-  BRAID_ASSIGN_OR_RETURN(const int64_t version, models_->NextVersion(model));
+  BRAID_ASSIGN_OR_RETURN(const int64_t version, TakeNumber(model, sources));
   VersionChoices choices = ReadChoices(model, sources);
   // Before the version is written, which would end the pin otherwise.
   choices.used = version;

@@ -133,6 +133,9 @@ class Publisher {
   absl::StatusOr<int64_t> Newest(const std::string& model, const Sources& sources) const;
   // Returns the next unused version number.
   int64_t NextNumber(const std::string& model, const Sources& sources) const;
+  // Returns NextNumber() for a new version. FAILED_PRECONDITION if the version policy excludes it.
+  absl::StatusOr<int64_t> TakeNumber(const std::string& model, const Sources& sources)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the choices that are in force.
   VersionChoices ReadChoices(const std::string& model, const Sources& sources) const;
   VersionInfo InfoOf(const std::string& model, const Source& source) const;

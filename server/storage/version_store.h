@@ -46,8 +46,8 @@ struct StoredVersion {
   VersionOrigin origin;
 };
 
-// Reading is thread-safe, because versions never change; a version that is removed meanwhile is
-// NOT_FOUND or DATA_LOSS. Writing and removing are for one thread at a time. Model
+// Reading is thread-safe, because versions never change. If a version is removed during a read, the
+// read fails with NOT_FOUND or DATA_LOSS. Writing and removing are for one thread at a time. Model
 // names must satisfy IsFolderName(), else INVALID_ARGUMENT.
 class VersionStore {
  public:

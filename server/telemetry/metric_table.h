@@ -118,7 +118,8 @@ struct MetricTable {
   // From 50 µs, a small request over loopback, to 5 minutes; steps of at most 28 % from 100 µs to
   // 10 s, which bounds the error of a quantile. 56 buckets.
   static Histograms::Buckets Latencies();
-  // The same range in coarse steps, for durations whose quantiles matter less.
+  // Returns the range of Latencies() in coarser steps, for durations that need less precise
+  // quantiles.
   static Histograms::Buckets Seconds();
   static Histograms::Buckets Rows();
   static Histograms::Buckets Ratios();

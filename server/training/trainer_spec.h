@@ -296,7 +296,7 @@ struct TrainerInfo {
   std::string last_operator;
   // Differences between a training step and the same step on one device, one sentence each.
   std::vector<std::string> notes;
-  // Of the next update, one per group with parameters to update.
+  // Learning rates of the next update, one per group with parameters to update.
   std::vector<GroupLearningRate> lrs;
 };
 

@@ -29,7 +29,7 @@ def usage(field: str, problem: str, expected: str) -> click.UsageError:
 
 
 def rejected(error: BraidError) -> Failure:
-    """What the server, or the connection to it, says: on one line, with the status code."""
+    """Returns a Failure with the error's message and status code on one line."""
     return Failure(f"{printable(error.message)} ({error.code.name})")
 
 

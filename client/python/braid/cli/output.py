@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
-# Wide enough that nothing is folded where there is no terminal.
+# Without a terminal, no line is folded.
 _UNLIMITED_COLUMNS = 1_000_000
 
 

@@ -24,7 +24,7 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch, tmp_path):
-    """Neither the user's configuration file nor variables decide what a test sees."""
+    """Hides the user's configuration file and variables from a test."""
     for name in ("BRAID_SERVER", "BRAID_CA", "BRAID_TOKEN", "BRAID_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -1,4 +1,4 @@
-"""What `braid train` prints while it trains."""
+"""Output of `braid train` while it trains."""
 
 import io
 import json

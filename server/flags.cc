@@ -268,6 +268,10 @@ void AddLimitFlags(CLI::App* app, Options* options) {
                   "Bytes of a received message, after decompression; larger ones are rejected")
       ->check(CLI::Range(int{1024}, std::numeric_limits<int>::max()))
       ->capture_default_str();
+  app->add_option("--max_upload_bytes", options->max_upload_bytes,
+                  "Bytes of an uploaded version; larger ones fail with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
+      ->capture_default_str();
   app->add_option("--max_trainers", options->max_trainers,
                   "Trainers at the same time; more fail with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))

@@ -98,6 +98,8 @@ struct Options {
   bool allow_client_shared_memory = false;
   // Let clients with the role admin upload versions of models, which are code.
   bool allow_model_upload = false;
+  // Largest upload of a version.
+  int64_t max_upload_bytes = int64_t{64} << 30;
   // Age at which clients are asked to reconnect, so that a load balancer can redistribute them.
   absl::Duration max_connection_age = absl::InfiniteDuration();
   // Time that calls may continue after that.

@@ -197,7 +197,7 @@ class Server::Parts {
              control_.get(),
              trainers_.get(),
              publisher_.get(),
-             options_.allow_model_upload,
+             options_.allow_model_upload ? options_.max_upload_bytes : 0,
              &admission_,
              &streams_,
              &metrics_,

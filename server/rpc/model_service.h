@@ -1,6 +1,8 @@
 // braid.v1.ModelService: the versions of models.
 #pragma once
 
+#include <cstdint>
+
 #include "braid/v1/model.grpc.pb.h"
 #include "server/base/task_thread.h"
 #include "server/rpc/call.h"
@@ -12,9 +14,11 @@ namespace braid {
 // Thread-safe. No method blocks: the service's threads read files and load versions.
 class ModelService final : public braid::v1::ModelService::CallbackService {
  public:
-  // All pointers outlive the service.
-  ModelService(Publisher* publisher, bool allow_upload, const RpcContext& rpc)
-      : publisher_(publisher), rpc_(rpc), uploads_{publisher, allow_upload, &files_, &changes_} {}
+  // All pointers outlive the service. max_upload_bytes: 0 for no uploads.
+  ModelService(Publisher* publisher, int64_t max_upload_bytes, const RpcContext& rpc)
+      : publisher_(publisher),
+        rpc_(rpc),
+        uploads_{publisher, max_upload_bytes, &files_, &changes_} {}
 
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;

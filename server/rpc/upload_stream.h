@@ -1,15 +1,13 @@
 // UploadVersion: writes the files of a stream, then serves them as a version.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "braid/v1/model.grpc.pb.h"
 #include "server/base/task_thread.h"
-#include "server/rpc/call.h"
+#include "server/rpc/request_stream.h"
 #include "server/training/trainer/publisher.h"
 
 namespace braid {
@@ -17,59 +15,39 @@ namespace braid {
 // Shared by the uploads; everything it points to outlives them.
 struct UploadContext {
   Publisher* publisher = nullptr;
-  bool allowed = false;
+  int64_t max_bytes = 0;          // of one upload; 0: no uploads
   TaskThread* files = nullptr;    // writes the files
   TaskThread* changes = nullptr;  // loads the version
 };
 
-// One call. gRPC calls the reactions one at a time; between two reads, a thread of the context
-// works. Deletes itself when the call is over and no work is in progress.
-class UploadStream final : public grpc::ServerReadReactor<braid::v1::UploadVersionRequest>,
-                           public OpenStream {
+// One call. Between two reads, a thread of the context works.
+class UploadStream final : public RequestStream<braid::v1::UploadVersionRequest> {
  public:
   UploadStream(const UploadContext& context, const RpcContext& rpc,
-               const grpc::CallbackServerContext& call, braid::v1::UploadVersionResponse* response);
-  ~UploadStream() override { rpc_.streams->Remove(this); }
-
-  void Leave(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
-  void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
-  void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
-  void OnDone() override { self_.reset(); }
+               const grpc::CallbackServerContext& call, braid::v1::UploadVersionResponse* response)
+      : RequestStream(rpc, call, "UploadVersion"), context_(context), response_(response) {
+    Start();
+  }
 
  private:
-  // Counts `bytes` as in flight.
-  absl::Status Admit(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnRequest() override;
+  void OnLast() override;
   // Checks and admits the received message.
-  absl::Status Check() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Check();
   // Writes the data of the received message.
   absl::Status Write();
+  // Checks that the client has sent everything, and admits the load.
+  absl::Status CheckLast();
   // Stores and serves the version.
-  absl::Status Serve() ABSL_LOCKS_EXCLUDED(mu_);
-  // Reads the next message, or ends the call after Leave().
-  void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends the call, once.
-  void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-  void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Serve();
 
   const UploadContext& context_;
-  const RpcContext rpc_;
   braid::v1::UploadVersionResponse* const response_;
 
-  // gRPC's reference, until OnDone(). Work in progress holds another.
-  std::shared_ptr<UploadStream> self_;
-  CallRecord record_;
-  Ticket ticket_;
-  braid::v1::UploadVersionRequest request_;
   std::string model_;                      // of the first message
   std::unique_ptr<VersionUpload> upload_;  // null until the first message
-  bool complete_ = false;                  // by the last message
-
-  absl::Mutex mu_;
-  bool reading_ ABSL_GUARDED_BY(mu_) = false;  // false: work is in progress
-  // If not OK: ends with this status after the work in progress.
-  absl::Status leave_status_ ABSL_GUARDED_BY(mu_);
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  Caller caller_ ABSL_GUARDED_BY(mu_);
+  int64_t bytes_ = 0;
+  bool complete_ = false;  // by the last message
 };
 
 }  // namespace braid

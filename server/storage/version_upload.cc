@@ -68,6 +68,12 @@ absl::StatusOr<std::vector<NewFile>> VersionUpload::Finish() {
   if (files_.contains(kTorchScriptFile) == files_.contains(kPackageFile)) {
     return InvalidField("file", absl::StrCat("expected ", kTorchScriptFile, " or ", kPackageFile));
   }
+  if (files_.contains(kTorchScriptFile) && files_.contains(kWeightsFile)) {
+    return InvalidField(
+        "file",
+        absl::StrCat("'", kWeightsFile, "' with '", kTorchScriptFile,
+                     "', which contains its weights (expected it only with ", kPackageFile, ")"));
+  }
   std::vector<NewFile> files;
   for (auto& [name, sink] : files_) {
     BRAID_RETURN_IF_ERROR(sink.Finish());

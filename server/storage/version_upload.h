@@ -27,7 +27,7 @@ class VersionUpload {
   // Appends to a file. INVALID_ARGUMENT for a name that is not that of a model's file.
   absl::Status Append(const std::string& file, absl::string_view data);
   // Returns the files for VersionStore::Write(), which reads them before the upload is destroyed.
-  // INVALID_ARGUMENT unless there is one model. Call once.
+  // INVALID_ARGUMENT unless they are those of one model. Call once.
   absl::StatusOr<std::vector<NewFile>> Finish();
 
  private:

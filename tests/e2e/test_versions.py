@@ -195,6 +195,7 @@ def test_upload(server: DurableServer, client: braid.Client, tmp_path: Path) -> 
         client.upload_version(MODEL, upload)
     assert set(versions(client)) == {1, 2}
     server.replace_flag("--allow_model_upload", "true")
+    server.replace_flag("--max_upload_bytes", str(1 << 20))
     server.start_again(signal.SIGTERM)
     assert client.upload_version(MODEL, upload) == 3
     assert answer(client) == 7
@@ -211,9 +212,20 @@ def test_upload(server: DurableServer, client: braid.Client, tmp_path: Path) -> 
     assert client.upload_version(MODEL, upload) == 6
     # An upload that ends early or cannot be loaded adds no version.
     method = MODELS["UploadVersion"]
-    cut = method.request(model=MODEL, file="model.pt", data=b"PK").SerializeToString()
+
+    def feed(*requests: dict) -> None:
+        messages = [method.request(**request).SerializeToString() for request in requests]
+        client._channel.call_feeding(method, messages)
+
+    first = {"model": MODEL, "file": "model.pt", "data": b"PK"}
     with pytest.raises(braid.InvalidArgument, match="complete: not set"):
-        client._channel.call_feeding(method, [cut])
+        feed(first)
+    with pytest.raises(braid.InvalidArgument, match="model: 'other' in a later .* 'scale'"):
+        feed(first, {**first, "model": "other", "complete": True})
+    with pytest.raises(braid.InvalidArgument, match="file: 'model.safetensors' with 'model.pt'"):
+        feed(first, {"file": "model.safetensors", "data": b"", "complete": True})
+    with pytest.raises(braid.ResourceExhausted, match="--max_upload_bytes"):
+        feed(first, {**first, "data": bytes(1 << 20), "complete": True})
     (upload / "model.pt").write_text("not a model")
     with pytest.raises(braid.BraidError, match="model.pt"):
         client.upload_version(MODEL, upload)

@@ -54,7 +54,7 @@ class GrpcServer::Impl {
         inference_(options.models, options.control, options.regions, options.health,
                    Shared(options)),
         training_(options.trainers, Shared(options)),
-        models_(options.publisher, options.allow_upload, Shared(options)),
+        models_(options.publisher, options.max_upload_bytes, Shared(options)),
         devices_(options.list_slots, Shared(options)) {}
 
   absl::Status Listen(const std::string& host, int port, const ConnectionLimits& limits) {

@@ -1,6 +1,7 @@
 // The gRPC server: all services on one port, with health and reflection.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,7 +36,7 @@ class GrpcServer {
     ModelControl* control = nullptr;
     TrainerRegistry* trainers = nullptr;
     Publisher* publisher = nullptr;
-    bool allow_upload = false;
+    int64_t max_upload_bytes = 0;  // 0: no uploads
     Admission* admission = nullptr;
     OpenStreams* streams = nullptr;
     Metrics* metrics = nullptr;

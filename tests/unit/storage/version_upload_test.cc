@@ -60,5 +60,12 @@ TEST_F(VersionUploadTest, RejectsOtherFiles) {
   EXPECT_THAT(upload->Finish(), RefusesField("file", HasSubstr("model.pt or model.pt2")));
 }
 
+TEST_F(VersionUploadTest, RejectsFilesOfDifferentFormats) {
+  const auto upload = Start();
+  ASSERT_THAT(upload->Append("model.pt", "module"), IsOk());
+  ASSERT_THAT(upload->Append("model.safetensors", "weights"), IsOk());
+  EXPECT_THAT(upload->Finish(), RefusesField("file", HasSubstr("only with model.pt2")));
+}
+
 }  // namespace
 }  // namespace braid

@@ -29,6 +29,7 @@
 #include "server/rpc/server/health_server.h"
 #include "server/rpc/training/stored_spec.h"
 #include "server/server_state.h"
+#include "server/serving/load_model.h"
 #include "server/serving/model_control.h"
 #include "server/serving/served_models.h"
 #include "server/shared_memory/shared_regions.h"
@@ -372,9 +373,14 @@ class Server::Parts {
     auto loader = std::make_unique<ModelLoader>(
         ModelLoader::Options{
             options_.model_repository, ReadConfigFile, ParseConfigJson,
-            [this](const std::string& model) { publisher_->ServeStored(model); },
+            [this](const std::string& model, const std::vector<int64_t>& versions) {
+              publisher_->ServeStored(model, versions);
+            },
             [this](const std::string& model, bool ready) { health_.SetModel(model, ready); },
-            [this](const std::string& path) { return CheckFile(path); }},
+            [this](const std::string& path) { return CheckFile(path); },
+            [this](const std::string& model, const std::optional<ModelConfig>& config) {
+              return publisher_->LoadStored(model, config);
+            }},
         models_.get());
     control_ = std::make_unique<ModelControl>(options_.model_control_mode, std::move(loader));
   }

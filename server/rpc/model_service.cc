@@ -17,6 +17,8 @@ using Call = std::shared_ptr<UnaryCall>;
 
 ModelVersion::Origin OriginOf(VersionInfo::Origin origin) {
   switch (origin) {
+    case VersionInfo::Origin::kUnknown:
+      return ModelVersion::ORIGIN_UNSPECIFIED;
     case VersionInfo::Origin::kExported:
       return ModelVersion::ORIGIN_EXPORTED;
     case VersionInfo::Origin::kPublished:

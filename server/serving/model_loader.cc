@@ -98,10 +98,21 @@ absl::StatusOr<std::vector<LoadedVersion>> ModelLoader::LoadVersions(
     BRAID_RETURN_IF_ERROR(CheckFile(entry.config_path));
     BRAID_ASSIGN_OR_RETURN(config, options_.read_config(entry.config_path, entry.name));
   }
-  BRAID_ASSIGN_OR_RETURN(const std::vector<RepositoryEntry::Version> versions,
-                         Choose(entry, config ? config->version_policy : VersionPolicy()));
+  const absl::StatusOr<std::vector<RepositoryEntry::Version>> versions =
+      Choose(entry, config ? config->version_policy : VersionPolicy());
   std::vector<LoadedVersion> loaded;
-  for (const RepositoryEntry::Version& version : versions) {
+  if (!versions.ok()) {
+    if (options_.load_stored == nullptr) {
+      return versions.status();
+    }
+    absl::StatusOr<LoadedVersion> stored = options_.load_stored(entry.name, config);
+    if (!stored.ok()) {
+      return absl::IsNotFound(stored.status()) ? versions.status() : stored.status();
+    }
+    loaded.push_back(*std::move(stored));
+    return loaded;
+  }
+  for (const RepositoryEntry::Version& version : *versions) {
     const absl::Time start = absl::Now();
     const auto load = [&]() -> absl::Status {
       BRAID_ASSIGN_OR_RETURN(const std::string path,
@@ -147,9 +158,13 @@ absl::Status ModelLoader::LoadUnchanged(RepositoryEntry* entry,
 }
 
 void ModelLoader::Serve(const std::string& name, std::vector<LoadedVersion> versions) {
+  std::vector<int64_t> numbers;
+  for (const LoadedVersion& version : versions) {
+    numbers.push_back(version.version);
+  }
   models_->Replace(std::move(versions));
   if (options_.loaded != nullptr) {
-    options_.loaded(name);
+    options_.loaded(name, numbers);
   }
 }
 
@@ -159,13 +174,10 @@ void ModelLoader::ServeOlder(RepositoryEntry entry, int64_t failed) {
     std::erase_if(entry.versions, [failed](const RepositoryEntry::Version& version) {
       return version.version >= failed;
     });
-    if (entry.versions.empty()) {
-      break;
-    }
     absl::StatusOr<std::vector<LoadedVersion>> loaded = LoadVersions(entry, std::nullopt, &failed);
     if (loaded.ok()) {
       Serve(entry.name, *std::move(loaded));
-    } else {
+    } else if (failed != 0) {
       failures.emplace_back(failed, loaded.status());
     }
   }

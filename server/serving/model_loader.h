@@ -25,12 +25,18 @@ class ModelLoader {
     std::string directory;
     ConfigReader read_config;
     ConfigOverride read_override;
-    // Called after a model is loaded or reloaded, to add published versions.
-    std::function<void(const std::string& model)> loaded = nullptr;
+    // Called after `versions` of a model are loaded or reloaded, to add published versions.
+    std::function<void(const std::string& model, const std::vector<int64_t>& versions)> loaded =
+        nullptr;
     // Called when a model becomes ready or stops being ready.
     std::function<void(const std::string& model, bool ready)> changed = nullptr;
     // Called before a model file or configuration is read. An error rejects it.
     std::function<absl::Status(const std::string& path)> check_file = nullptr;
+    // Loads a version that is not in the repository, for a model without a version folder that
+    // loads. config: of the model, if there is one. An error if there is no such version.
+    std::function<absl::StatusOr<LoadedVersion>(const std::string& model,
+                                                const std::optional<ModelConfig>& config)>
+        load_stored = nullptr;
   };
 
   // `models` outlives it.
@@ -61,13 +67,15 @@ class ModelLoader {
   // tries. Sets `failed` like LoadVersions().
   absl::Status LoadUnchanged(RepositoryEntry* entry, const std::optional<std::string>& config,
                              int64_t* failed);
-  // Sets `failed` to the version that failed to load; 0 if the error concerns the model.
+  // Loads the versions that the policy selects, or without one in `entry`, a stored version. Sets
+  // `failed` to the version that failed to load; 0 if the error concerns the model.
   absl::StatusOr<std::vector<LoadedVersion>> LoadVersions(
       const RepositoryEntry& entry, const std::optional<std::string>& override_text,
       int64_t* failed);
   // Replaces the served versions.
   void Serve(const std::string& name, std::vector<LoadedVersion> versions);
-  // Serves the newest versions below `failed` that load. Records those that fail.
+  // Serves the newest versions below `failed` that load, or else a stored version. Records those
+  // that fail.
   void ServeOlder(RepositoryEntry entry, int64_t failed);
   // Logs the failure and lists it. failed: see LoadVersions().
   void RecordFailure(const RepositoryEntry& entry, int64_t failed, const absl::Status& why);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -171,6 +172,29 @@ def test_restart_with_a_damaged_version_serves_an_older_one(
     with pytest.raises(braid.FailedPrecondition, match="model.pt"):
         client.unpin(MODEL)  # The newest version does not load, so the pin stays.
     assert answer(client) == 1
+
+
+def test_restart_without_a_version_folder_that_loads_serves_stored_versions(
+    server: DurableServer, client: braid.Client
+) -> None:
+    trainer = client.create_trainer(MODEL, name="t", loss="mse", optimizer="SGD", checkpoint_every=1)
+    expected = {}
+    for _ in range(2):
+        trainer.step({"x": X}, {"target": X})
+        version = trainer.publish()
+        expected[version] = answer(client)
+    assert len(set(expected.values())) == 2
+    client.set_label(MODEL, "stable", 3)
+    shutil.rmtree(server.repository / MODEL / "1")
+    (server.repository / MODEL / "2" / "model.pt").write_text("not a model")
+    server.start_again()
+    assert [answer(client), answer(client, "stable")] == [expected[4], expected[3]]
+    assert versions(client)[2].state == "unavailable"
+    shutil.rmtree(server.repository / MODEL / "2")
+    client.pin(MODEL, 3)
+    server.start_again()
+    assert answer(client) == expected[3]
+    assert client.trainer("t").publish() == 5
 
 
 def test_unpin_serves_what_the_policy_selects(

@@ -193,10 +193,12 @@ class ModelStatus:
 class ModelVersion:
     """Version of a model, served or not.
 
-    origin: "exported" into the model repository, "published" by a trainer, or "uploaded".
+    origin: "exported" into the model repository, "published" by a trainer, "uploaded", or
+        "unspecified" if the files are gone.
     trainer, step: trainer that published the version, and its number of updates; else "" and 0.
-    state: "ready": served; "idle": on disk, but not loaded; "unavailable": failed to load, or was
-        unloaded; "ignored": folder in the repository whose number belongs to another version.
+    state: "ready": served; "idle": on disk, but not loaded; "unavailable": failed to load, was
+        unloaded, or is pinned or labelled although its files are gone; "ignored": folder in the
+        repository whose number belongs to another version.
     reason: why the version is not served, for "unavailable" and "ignored"; for "ready", why the
         last load failed, or "".
     serving: True for the version that requests without a version get.

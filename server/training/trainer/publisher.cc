@@ -117,7 +117,11 @@ absl::StatusOr<int64_t> Publisher::Newest(const std::string& model, const Source
 }
 
 int64_t Publisher::NextNumber(const std::string& model, const Sources& sources) const {
-  int64_t highest = choices_->Read(model).used;
+  const VersionChoices choices = choices_->Read(model);
+  int64_t highest = std::max(choices.used, choices.pinned);
+  for (const auto& [label, version] : choices.labels) {
+    highest = std::max(highest, version);
+  }
   if (!sources.empty()) {
     highest = std::max(highest, sources.back().version);
   }
@@ -137,6 +141,14 @@ VersionChoices Publisher::ReadChoices(const std::string& model, const Sources& s
   VersionChoices choices = choices_->Read(model);
   // The server stopped after it wrote a published version and before it ended the pin.
   if (NewestStored(sources) > choices.newest) {
+    EndPin(&choices);
+  }
+  return choices;
+}
+
+VersionChoices Publisher::InForce(const std::string& model, const Sources& sources,
+                                  VersionChoices choices) const {
+  if (Find(sources, choices.pinned) == nullptr && !models_->Find(model, choices.pinned).ok()) {
     EndPin(&choices);
   }
   return choices;
@@ -181,7 +193,7 @@ std::string Publisher::WhyHidden(const std::string& model, const Source& source,
 }
 
 absl::StatusOr<LoadedVersion> Publisher::Load(const std::string& model, const Source& source,
-                                              const ModelConfig& config) const {
+                                              const std::optional<ModelConfig>& declared) const {
   std::string path = source.path;
   std::map<std::string, std::string> origin;
   if (source.stored) {
@@ -195,25 +207,28 @@ absl::StatusOr<LoadedVersion> Publisher::Load(const std::string& model, const So
   }
   BRAID_ASSIGN_OR_RETURN(
       LoadedVersion loaded,
-      LoadVersion({path, absl::StrCat(repository_, "/", model), model, source.version},
-                  DeclaredConfig(config), models_->workers(), OnRowDependence::kRunAlone,
-                  models_->row_tests()));
+      LoadVersion({path, absl::StrCat(repository_, "/", model), model, source.version}, declared,
+                  models_->workers(), OnRowDependence::kRunAlone, models_->row_tests()));
   loaded.origin = std::move(origin);
   return loaded;
 }
 
 Publisher::Plan Publisher::MakePlan(const Sources& sources, const VersionPolicy& policy,
-                                    const VersionChoices& choices, int64_t newest) {
+                                    const VersionChoices& choices, int64_t newest,
+                                    const std::vector<int64_t>& loaded) {
   Plan plan;
+  for (const int64_t version : loaded) {
+    const Source* source = Find(sources, version);
+    // A folder of the repository that a version of the data directory hides must not be served.
+    if (source != nullptr && (source->path.empty() || !source->stored)) {
+      plan.loaded.insert(version);
+    }
+  }
   plan.current = choices.pinned == 0 ? newest : choices.pinned;
   plan.wanted.push_back(plan.current);
-  int64_t in_repository = 0;
   for (auto source = sources.rbegin(); source != sources.rend(); ++source) {
     if (!Selects(policy, source->version)) {
       continue;
-    }
-    if (!source->path.empty() && in_repository++ < CountOf(policy) && !source->stored) {
-      plan.loaded.insert(source->version);
     }
     if (source->version < plan.current && std::ssize(plan.wanted) < CountOf(policy)) {
       plan.wanted.push_back(source->version);
@@ -231,24 +246,57 @@ absl::Status Publisher::ServePlanned(const std::string& model, const Source& sou
     return models_->SetRouting(model, routing);
   }
   BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
-  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, Load(model, source, *config));
+  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, Load(model, source, DeclaredConfig(*config)));
   return models_->ServeVersion(std::move(loaded), config, routing);
 }
 
-absl::Status Publisher::ServeStoredModel(const std::string& model) {
+absl::StatusOr<LoadedVersion> Publisher::LoadStored(const std::string& model,
+                                                    const std::optional<ModelConfig>& config) {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  const VersionChoices choices = ReadChoices(model, sources);
+  std::vector<int64_t> candidates = {choices.pinned};
+  for (auto source = sources.rbegin(); source != sources.rend(); ++source) {
+    if (Selects(config ? config->version_policy : VersionPolicy(), source->version)) {
+      candidates.push_back(source->version);
+    }
+  }
+  for (const auto& [label, version] : choices.labels) {
+    candidates.push_back(version);
+  }
+  absl::Status failure = absl::NotFoundError("no version in the data directory");
+  for (const int64_t version : candidates) {
+    const Source* source = Find(sources, version);
+    if (source == nullptr || !source->stored) {
+      continue;
+    }
+    absl::StatusOr<LoadedVersion> loaded = Load(model, *source, config);
+    if (loaded.ok()) {
+      return loaded;
+    }
+    failure = loaded.status();
+    Log(LogModule::kModels)
+        .error("model '{}': version {} is not served: {}", model, version,
+               std::string(failure.message()));
+  }
+  return failure;
+}
+
+absl::Status Publisher::ServeStoredModel(const std::string& model,
+                                         const std::vector<int64_t>& loaded) {
   BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
   BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
   BRAID_ASSIGN_OR_RETURN(const int64_t newest, Newest(model, sources));
   BRAID_RETURN_IF_ERROR(models_->ReserveVersion(model, NextNumber(model, sources) - 1));
   WarnHidden(model, sources);
-  VersionChoices choices = ReadChoices(model, sources);
-  if (choices.pinned != 0 && Find(sources, choices.pinned) == nullptr) {
+  const VersionChoices stored = ReadChoices(model, sources);
+  const VersionChoices choices = InForce(model, sources, stored);
+  if (choices.pinned != stored.pinned) {
     Log(LogModule::kModels)
         .error("model '{}': pinned version {} does not exist, serving version {}", model,
-               choices.pinned, newest);
-    choices.pinned = 0;
+               stored.pinned, newest);
   }
-  Plan plan = MakePlan(sources, config->version_policy, choices, newest);
+  Plan plan = MakePlan(sources, config->version_policy, choices, newest, loaded);
   for (const int64_t version : plan.wanted) {
     const Source* source = Find(sources, version);
     if (source == nullptr) {
@@ -281,9 +329,9 @@ void Publisher::WarnHidden(const std::string& model, const Sources& sources) con
   }
 }
 
-void Publisher::ServeStored(const std::string& model) {
+void Publisher::ServeStored(const std::string& model, const std::vector<int64_t>& loaded) {
   const absl::MutexLock lock(&mu_);
-  if (const absl::Status status = ServeStoredModel(model); !status.ok()) {
+  if (const absl::Status status = ServeStoredModel(model, loaded); !status.ok()) {
     Log(LogModule::kModels)
         .error("model '{}' serves only versions of the repository: {}", model,
                std::string(status.message()));
@@ -319,7 +367,7 @@ absl::StatusOr<int64_t> Publisher::Publish(
   VersionChoices choices = ReadChoices(model, sources);
   BRAID_ASSIGN_OR_RETURN(int64_t version, StoredAs(model, origin));
   if (version != 0) {
-    if (version < NewestStored(sources) || choices.pinned != 0) {
+    if (version < NewestStored(sources) || InForce(model, sources, choices).pinned != 0) {
       return version;  // A retry, after another version has been chosen.
     }
   } else {
@@ -345,9 +393,10 @@ absl::StatusOr<int64_t> Publisher::Publish(
 
 absl::Status Publisher::Apply(const std::string& model, int64_t version, int64_t current,
                               const Sources& sources, const VersionChoices& choices) {
+  const Routing routing = RoutingOf(InForce(model, sources, choices), current);
   if (models_->Find(model, version).ok()) {
     BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
-    return models_->SetRouting(model, RoutingOf(choices, current));
+    return models_->SetRouting(model, routing);
   }
   BRAID_ASSIGN_OR_RETURN(const auto config, models_->FindConfig(model));
   const Source* source = Find(sources, version);
@@ -358,9 +407,9 @@ absl::Status Publisher::Apply(const std::string& model, int64_t version, int64_t
                        absl::StrAppend(out, each.version);
                      })));
   }
-  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, Load(model, *source, *config));
+  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, Load(model, *source, DeclaredConfig(*config)));
   BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
-  return models_->ServeVersion(std::move(loaded), config, RoutingOf(choices, current));
+  return models_->ServeVersion(std::move(loaded), config, routing);
 }
 
 absl::StatusOr<VersionChange> Publisher::PinVersion(const std::string& model, int64_t version,
@@ -490,11 +539,12 @@ absl::StatusOr<UploadedVersion> Publisher::Upload(const std::string& model, Vers
   origin.created = absl::Now();
   BRAID_RETURN_IF_ERROR(store_->Write(model, version, origin, std::move(files)));
   absl::StatusOr<LoadedVersion> loaded =
-      Load(model, {version, /*path=*/"", /*stored=*/true}, *config);
+      Load(model, {version, /*path=*/"", /*stored=*/true}, DeclaredConfig(*config));
   absl::Status status = loaded.status();
-  const bool serving = choices.pinned == 0;
+  const VersionChoices in_force = InForce(model, sources, choices);
+  const bool serving = in_force.pinned == 0;
   if (status.ok() && serving) {
-    status = models_->ServeVersion(*std::move(loaded), config, RoutingOf(choices, version));
+    status = models_->ServeVersion(*std::move(loaded), config, RoutingOf(in_force, version));
   }
   if (!status.ok()) {
     if (const absl::Status removed = store_->Remove(model, version); !removed.ok()) {
@@ -554,7 +604,7 @@ absl::StatusOr<std::vector<VersionInfo>> Publisher::ListVersions(const std::stri
   BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
   const std::vector<ModelState> states = models_->States(model);
   if (sources.empty() && states.empty()) {
-    return absl::NotFoundError(absl::StrCat("unknown model '", Excerpt(model), "'"));
+    BRAID_RETURN_IF_ERROR(models_->FindConfig(model).status());
   }
   const VersionChoices choices = ReadChoices(model, sources);
   std::map<int64_t, VersionInfo> infos;
@@ -587,13 +637,22 @@ absl::StatusOr<std::vector<VersionInfo>> Publisher::ListVersions(const std::stri
       serving->second.serving = true;
     }
   }
-  if (const auto pinned = infos.find(choices.pinned); pinned != infos.end()) {
-    pinned->second.pinned = true;
+  // Also lists a chosen version whose files are gone.
+  const auto chosen = [&infos](int64_t version) -> VersionInfo& {
+    const auto [found, added] = infos.try_emplace(version);
+    if (added) {
+      found->second.version = version;
+      found->second.origin = VersionInfo::Origin::kUnknown;
+      found->second.state = VersionInfo::State::kUnavailable;
+      found->second.reason = "its folder does not exist";
+    }
+    return found->second;
+  };
+  if (choices.pinned != 0) {
+    chosen(choices.pinned).pinned = true;
   }
   for (const auto& [label, version] : choices.labels) {
-    if (const auto labelled = infos.find(version); labelled != infos.end()) {
-      labelled->second.labels.push_back(label);
-    }
+    chosen(version).labels.push_back(label);
   }
   std::vector<VersionInfo> list;
   for (auto& [version, info] : infos) {

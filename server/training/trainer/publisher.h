@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,9 +36,19 @@ class Publisher {
       ServedModels* models, std::string repository, std::string data_dir,
       std::function<absl::Status(const std::string& path)> check_file = nullptr);
 
-  // Serves the pinned or else the newest version, and the labelled ones. Called after `model` has
-  // been loaded or reloaded from the repository. Logs and skips versions that cannot be read.
-  void ServeStored(const std::string& model) ABSL_LOCKS_EXCLUDED(mu_);
+  // Loads the first version of `model` that is in the data directory and loads: the pinned one, the
+  // newest that the version policy selects, or a labelled one. For a model without a version in the
+  // repository. config: of config.pbtxt, if there is one. NOT_FOUND if there is no such version;
+  // the error of the last load.
+  absl::StatusOr<LoadedVersion> LoadStored(const std::string& model,
+                                           const std::optional<ModelConfig>& config)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Serves the pinned or else the newest version, and the labelled ones. Called after versions
+  // `loaded` of the model have been loaded or reloaded. Logs and skips versions that cannot be
+  // read.
+  void ServeStored(const std::string& model, const std::vector<int64_t>& loaded)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Serves `replicas`, made for `config`, as the next version of its model and returns the version.
   // Ends a pin. Idempotent: a retry of the same operation returns the version that exists, and does
@@ -104,21 +115,24 @@ class Publisher {
   struct Plan {
     int64_t current = 0;
     std::vector<int64_t> wanted;  // the current one first
-    std::set<int64_t> loaded;     // from the files as they are now
+    std::set<int64_t> loaded;     // need no load
   };
   static Plan MakePlan(const Sources& sources, const VersionPolicy& policy,
-                       const VersionChoices& choices, int64_t newest);
+                       const VersionChoices& choices, int64_t newest,
+                       const std::vector<int64_t>& loaded);
   // Loads a version unless it is loaded, and applies `routing`.
   absl::Status ServePlanned(const std::string& model, const Source& source, const Routing& routing,
                             Plan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status ServeStoredModel(const std::string& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ServeStoredModel(const std::string& model, const std::vector<int64_t>& loaded)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Warns of files in the repository that a version of the same number hides.
   void WarnHidden(const std::string& model, const Sources& sources) const;
   // Returns why a file in the repository is not served: a version of its number hides it.
   std::string WhyHidden(const std::string& model, const Source& source,
                         const Sources& sources) const;
+  // declared: configuration without what was derived from a version; nullopt: derives all of it.
   absl::StatusOr<LoadedVersion> Load(const std::string& model, const Source& source,
-                                     const ModelConfig& config) const;
+                                     const std::optional<ModelConfig>& declared) const;
   absl::StatusOr<VersionChange> PinVersion(const std::string& model, int64_t version,
                                            bool pin_newest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Loads `version` unless it is served, then stores `choices` and applies them. current: version
@@ -136,8 +150,11 @@ class Publisher {
   // Returns NextNumber() for a new version. FAILED_PRECONDITION if the version policy excludes it.
   absl::StatusOr<int64_t> TakeNumber(const std::string& model, const Sources& sources)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns the choices that are in force.
+  // Returns the choices of the users, also about versions whose files are gone.
   VersionChoices ReadChoices(const std::string& model, const Sources& sources) const;
+  // Returns `choices` without a pin of a version that has no files and is not served.
+  VersionChoices InForce(const std::string& model, const Sources& sources,
+                         VersionChoices choices) const;
   VersionInfo InfoOf(const std::string& model, const Source& source) const;
 
   ServedModels* const models_;

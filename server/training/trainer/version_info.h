@@ -10,11 +10,11 @@
 namespace braid {
 
 struct VersionInfo {
-  enum class Origin { kExported, kPublished, kUploaded };
+  enum class Origin { kUnknown, kExported, kPublished, kUploaded };
   enum class State {
     kReady,
     kIdle,         // on disk, not loaded
-    kUnavailable,  // failed to load, or was unloaded
+    kUnavailable,  // failed to load, was unloaded, or has no files
     kIgnored,      // folder in the repository that a version of the data directory hides
   };
   int64_t version = 0;

@@ -11,6 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/serving/load_model.h"
 #include "server/serving/served_models.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/puppet_queue.h"
@@ -21,6 +22,7 @@
 namespace braid {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 absl::StatusOr<ModelConfig> NoConfig(const std::string& path, const std::string&) {
@@ -216,6 +218,28 @@ TEST_F(ModelLoaderTest, ServesTheVersionsThatThePolicySelects) {
   }
 }
 
+TEST_F(ModelLoaderTest, LoadsAStoredVersionIfNoVersionFolderLoads) {
+  dir_.Write("empty/config.pbtxt", "");
+  dir_.Write("damaged/1/model.pt", "this is no archive");
+  Save("good/1/model.pt", 2);
+  std::vector<std::string> asked;
+  ModelLoader loader(
+      {.directory = dir_.path(),
+       .read_config = [](const std::string&, const std::string&) { return PuppetConfig(1); },
+       .read_override = OneRow,
+       .load_stored = [&](const std::string& name, const std::optional<ModelConfig>& config)
+           -> absl::StatusOr<LoadedVersion> {
+         asked.push_back(name + (config ? " with config" : ""));
+         return absl::NotFoundError("no stored version");
+       }},
+      &models_);
+  ASSERT_THAT(loader.LoadAll(), IsOk());
+  EXPECT_THAT(asked, ElementsAre("damaged", "empty with config"));
+  EXPECT_THAT(Reason("damaged"), HasSubstr("zip archive"));
+  EXPECT_THAT(Reason("empty"), HasSubstr("no version folder"));
+  EXPECT_EQ(Ask("good"), 2);
+}
+
 TEST_F(ModelLoaderTest, AFailedLoadKeepsTheServedVersions) {
   Save("m/1/model.pt", 2);
   ModelLoader loader = Loader();
@@ -297,7 +321,7 @@ TEST_F(ModelLoaderTest, SeesModelsAddedDuringOtherLoads) {
                           return config;
                         },
                         OneRow,
-                        [this](const std::string& name) {
+                        [this](const std::string& name, const std::vector<int64_t>&) {
                           if (name == "a") {
                             dir_.Write("b/config.pbtxt", "");
                           }
@@ -316,10 +340,11 @@ TEST_F(ModelLoaderTest, SeesModelsAddedDuringOtherLoads) {
 TEST_F(ModelLoaderTest, ModelsRemovedDuringOtherLoadsAreNotFound) {
   Save("a/1/model.pt", 2);
   Save("b/1/model.pt", 3);
-  ModelLoader loader(
-      {dir_.path(), NoConfig, OneRow,
-       [this](const std::string&) { std::filesystem::remove_all(dir_.path() / "b"); }},
-      &models_);
+  ModelLoader loader({dir_.path(), NoConfig, OneRow,
+                      [this](const std::string&, const std::vector<int64_t>&) {
+                        std::filesystem::remove_all(dir_.path() / "b");
+                      }},
+                     &models_);
   ASSERT_THAT(loader.LoadAll(), IsOk());
   EXPECT_EQ(Ask("a"), 2);
   EXPECT_THAT(Reason("b"), HasSubstr("model 'b' is not in the repository"));

@@ -14,6 +14,7 @@
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/fakes/trainer_bench.h"
+#include "tests/unit/storage/file_tools.h"
 
 namespace braid {
 namespace {
@@ -115,7 +116,7 @@ TEST_F(PublisherTest, ARestartServesTheLastPublishedVersion) {
   }
   const auto server = Start();
   EXPECT_EQ(server->served(), 1);
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->served(), 2);
   EXPECT_TRUE(at::equal(server->Infer(), published));
   EXPECT_EQ((*server->models().Find("m", 0))->config().origin.at("trainer"), "t");
@@ -130,11 +131,11 @@ TEST_F(PublisherTest, AHiddenRepositoryFolderIsServedUnderAnotherNumber) {
   const at::Tensor published = server->Infer();
   const std::filesystem::path model = repository_.path() / "m";
   std::filesystem::copy(model / "1", model / "2", std::filesystem::copy_options::recursive);
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->served(), 2);
   EXPECT_TRUE(at::equal(server->Infer(), published));
   std::filesystem::rename(model / "2", model / "3");  // as the warning says
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->served(), 3);
   EXPECT_TRUE(at::equal(server->Infer(), first));
 }
@@ -150,7 +151,7 @@ TEST_F(PublisherTest, ARetriedPublishReturnsTheSameVersion) {
     published = server->Infer();
   }
   const auto server = Start();
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   ASSERT_THAT(Resume(server->trainer()), IsOk());
   EXPECT_EQ(*server->Publish(2), 2);
   EXPECT_EQ(server->served(), 2);
@@ -172,7 +173,7 @@ TEST_F(PublisherTest, ARetriedPublishDoesNotReplaceALaterVersion) {
     EXPECT_EQ(server->served(), 1);
   }
   const auto server = Start();
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->served(), 1);
   ASSERT_THAT(Resume(server->trainer()), IsOk());
   EXPECT_EQ(*server->Publish(2), 2);
@@ -210,14 +211,14 @@ TEST_F(PublisherTest, ANewVersionEndsARollback) {
   std::filesystem::copy_file(pins, kept);
   {
     const auto server = Start();
-    server->publisher().ServeStored("m");
+    server->publisher().ServeStored("m", {1});
     EXPECT_EQ(server->served(), 1);
     server->Step(1, /*rows=*/7);
     ASSERT_EQ(*server->Publish(2), 3);
   }
   std::filesystem::copy_file(kept, pins, std::filesystem::copy_options::overwrite_existing);
   const auto server = Start();
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->served(), 3);
 }
 
@@ -253,14 +254,14 @@ TEST_F(PublisherTest, ARollbackSurvivesARestart) {
     ASSERT_THAT(Save(server->trainer()), IsOk());
   }
   const auto server = Start();
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->served(), 2);
   EXPECT_TRUE(at::equal(server->Infer(), second));
   ASSERT_THAT(Restore(server->trainer()), IsOk());
   server->Step(5);
   EXPECT_EQ(*server->Publish(6), 4);  // after the highest
   const auto next = Start();
-  next->publisher().ServeStored("m");
+  next->publisher().ServeStored("m", {1});
   EXPECT_EQ(next->served(), 4);  // and no longer gone back from
 }
 
@@ -278,17 +279,85 @@ TEST_F(PublisherTest, APinLastsUntilUnpin) {
     const auto server = Start();
     EXPECT_TRUE(server->publisher().Pin("m", 1)->pinned);
     Export(2);
-    server->publisher().ServeStored("m");
+    server->publisher().ServeStored("m", {1});
     EXPECT_EQ(server->served(), 1);
   }
   const auto server = Start();
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->served(), 1);
   EXPECT_TRUE(server->Version(1).pinned);
   EXPECT_EQ(*server->publisher().Unpin("m"), 2);
   EXPECT_EQ(server->served(), 2);
   EXPECT_FALSE(server->Version(1).pinned);
   EXPECT_EQ(*server->publisher().Unpin("m"), 2);
+}
+
+TEST_F(PublisherTest, APinOfADeletedFolderIsListedAndHasNoEffect) {
+  Export(2);
+  Export(3);
+  {
+    const auto server = Start();
+    ASSERT_THAT(server->publisher().Pin("m", 2), IsOk());
+    ASSERT_THAT(server->publisher().SetLabel("m", "old", 2), IsOk());
+  }
+  const std::filesystem::path folder = repository_.path() / "m/2";
+  std::filesystem::rename(folder, repository_.path() / "m/away");
+  {
+    const auto server = Start();
+    server->publisher().ServeStored("m", {1});
+    EXPECT_EQ(server->served(), 3);
+    const VersionInfo missing = server->Version(2);
+    EXPECT_EQ(missing.state, VersionInfo::State::kUnavailable);
+    EXPECT_EQ(missing.reason, "its folder does not exist");
+    EXPECT_EQ(missing.origin, VersionInfo::Origin::kUnknown);
+    EXPECT_TRUE(missing.pinned);
+    EXPECT_THAT(missing.labels, ElementsAre("old"));
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto upload, server->publisher().StartUpload("m"));
+    ASSERT_THAT(upload->Append("model.pt", Contents(repository_.path() / "m/1/model.pt")), IsOk());
+    BRAID_ASSERT_OK_AND_ASSIGN(const UploadedVersion uploaded,
+                               server->publisher().Upload("m", upload.get()));
+    EXPECT_TRUE(uploaded.serving);
+    ASSERT_THAT(server->publisher().SetLabel("m", "new", 3), IsOk());
+    EXPECT_EQ(server->served(), uploaded.version);
+    EXPECT_TRUE(server->Version(2).pinned);
+  }
+  std::filesystem::rename(repository_.path() / "m/away", folder);
+  const auto server = Start();
+  server->publisher().ServeStored("m", {1});
+  EXPECT_EQ(server->served(), 2);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(*server->publisher().Unpin("m"), 4);
+  EXPECT_EQ(server->served(), 4);
+}
+
+TEST_F(PublisherTest, DoesNotReuseTheNumberOfADeletedVersionThatIsPinned) {
+  {
+    const auto server = Start();
+    ASSERT_EQ(*server->Publish(1), 2);
+    ASSERT_THAT(server->publisher().Pin("m", 2), IsOk());
+  }
+  std::filesystem::remove_all(data_.path() / "models/m/2");
+  EXPECT_EQ(*Start()->publisher().Reserve("m"), 3);
+}
+
+TEST_F(PublisherTest, LoadsThePinnedOrNewestStoredVersion) {
+  {
+    const auto server = Start();
+    ASSERT_EQ(*server->Publish(1), 2);
+    server->Step(2);
+    ASSERT_EQ(*server->Publish(3), 3);
+  }
+  EXPECT_EQ(Start()->publisher().LoadStored("m", TrainedConfig())->version, 3);
+  const std::filesystem::path newest = data_.path() / "models/m/3/model.pt";
+  std::filesystem::resize_file(newest, std::filesystem::file_size(newest) / 2);
+  const auto server = Start();
+  EXPECT_EQ(server->publisher().LoadStored("m", TrainedConfig())->version, 2);
+  ModelConfig config = TrainedConfig();
+  config.version_policy = SpecificVersions{{1}};
+  EXPECT_EQ(server->publisher().LoadStored("m", config).status().code(),
+            absl::StatusCode::kNotFound);
+  ASSERT_THAT(server->publisher().Pin("m", 2), IsOk());
+  EXPECT_EQ(server->publisher().LoadStored("m", config)->version, 2);
 }
 
 TEST_F(PublisherTest, LabelsSurviveARestart) {
@@ -307,7 +376,7 @@ TEST_F(PublisherTest, LabelsSurviveARestart) {
     EXPECT_FALSE(server->models().Find("m", 1).ok());
   }
   const auto server = Start();
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->Labelled("stable"), 2);
   EXPECT_EQ(server->served(), 3);
   EXPECT_THAT(server->Version(2).labels, ElementsAre("stable"));
@@ -386,7 +455,7 @@ TEST_F(PublisherTest, DeletesAVersionThatNobodyUses) {
     EXPECT_THAT(publisher.Delete("m", 3), StatusIs(absl::StatusCode::kNotFound, HasSubstr("3")));
   }
   const auto server = Start();
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->served(), 2);
   EXPECT_EQ(*server->publisher().Reserve("m"), 4);  // not 3 again
 }
@@ -435,7 +504,7 @@ TEST_F(PublisherTest, DoesNotServeADamagedVersion) {
   ASSERT_TRUE(std::filesystem::exists(file));
   std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
   const auto server = Start();
-  server->publisher().ServeStored("m");
+  server->publisher().ServeStored("m", {1});
   EXPECT_EQ(server->served(), 1);
   EXPECT_FALSE(server->publisher().Rollback("m", 2).ok());
   EXPECT_EQ(server->served(), 1);

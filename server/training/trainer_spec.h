@@ -250,6 +250,8 @@ struct TrainerSpec {
   // directory. Zero: never.
   absl::Duration idle_timeout = absl::ZeroDuration();
   std::string request_id;
+  // Creating a trainer of a name in use returns the existing one, if it has the same model.
+  bool exist_ok = false;
 };
 
 // Learning rate of the parameters of a group.

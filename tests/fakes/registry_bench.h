@@ -51,9 +51,10 @@ class RegistryTest : public ::testing::Test {
   absl::StatusOr<TrainerInfo> Create(const TrainerSpec& spec) {
     const std::string request = "request of " + spec.name;
     requests_[request] = spec;
-    Pending<absl::StatusOr<TrainerInfo>> pending;
+    Pending<absl::StatusOr<CreatedTrainer>> pending;
     registry_->Create(spec, request, pending.done());
-    return pending.Wait();
+    BRAID_ASSIGN_OR_RETURN(const CreatedTrainer created, pending.Wait());
+    return created.info;
   }
   absl::Status Delete(const std::string& name) {
     Pending<absl::Status> pending;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from braid import (
-    _difference,
     _options,
     _replies,
     _specs,
@@ -23,7 +21,7 @@ from braid import (
     errors,
     results,
 )
-from braid._channel import Channel, remaining
+from braid._channel import Channel
 from braid._protocol import DEVICES, INFERENCE, MODELS, TRAINING
 from braid._security import PemLike, Security
 from braid._specs import LossLike
@@ -39,8 +37,6 @@ from braid.results import (
 from braid.trainer import Trainer
 
 _READY_POLL_SECONDS = 0.05
-# Model names that are the default name of a trainer as they are.
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 # Kinds of response parameters that are outputs. Server reports, such as `split`, are strings.
 _NUMBERS = ("bool_param", "int64_param", "double_param")
 # Prefixes of protocol parameters, such as `triton_final_response`.
@@ -295,7 +291,8 @@ class Client:
         name: name of the trainer; None: derived from the model's name, with characters other than
             letters, digits, '_', '-' and '.' replaced. Raises AlreadyExists if it is in use, except
             with `exist_ok`.
-        version: model version to start from; None: the pinned version, or else the newest.
+        version: number of the model version to start from; None: the pinned version, or else the
+            newest.
         loss_mode: "central": over the gathered outputs; "per_replica": on each replica, with the
             same result; "model": the model returns its loss; "client": the caller computes it
             between `forward` and `backward`.
@@ -331,8 +328,9 @@ class Client:
         exist_ok: if the name is in use, continue with that trainer after its last operation; an
             expired one is restored from its newest checkpoint. Raises AlreadyExists, with the
             first argument that differs, unless the trainer was created with the same arguments.
-            Does not compare version, placement and outputs of losses if they are left out, nor the
-            code of loss modules.
+            The server compares them after it has filled in its defaults. It does not compare
+            version, placement and outputs of losses if they are left out, nor the code of loss
+            modules.
         Raises ValueError for an unknown name or parameter.
         """
         options = {
@@ -360,43 +358,16 @@ class Client:
         method = TRAINING["CreateTrainer"]
         request = method.request(
             model=model,
-            version=version or 0,
+            version=0 if version is None else _version_number(version),
             name=name or "",
             options=_options.to_proto(options),
             losses=_specs.losses_to_proto(loss, loss_mode),
             optimizer=_specs.optimizer_to_proto(optimizer),
             request_id=str(uuid.uuid4()),  # The server recognizes a retry by this ID.
+            exist_ok=exist_ok,
         )
-        if exist_ok and not name and not _PLAIN_NAME.fullmatch(model):
-            raise ValueError(f"name: missing (expected with exist_ok for model {model!r})")
-        deadline = self._channel.deadline(timeout)
-        try:
-            reply = self._channel.call(method, request, remaining(deadline))
-        except errors.AlreadyExists:
-            if not exist_ok:
-                raise
-            return self._matching_trainer(request, deadline)
+        reply = self._channel.call(method, request, timeout)
         return Trainer(self, _replies.trainer_info(reply.trainer))
-
-    def _matching_trainer(self, request: Any, deadline: float | None) -> Trainer:
-        """Returns the existing trainer that `request`, a CreateTrainerRequest, describes.
-
-        Restores it if it has expired. Raises AlreadyExists for a trainer that differs.
-        """
-        name = request.name or request.model
-        try:
-            info = self._trainer_info(name, remaining(deadline))
-        except errors.NotFound:
-            method = TRAINING["RestoreCheckpoint"]
-            reply = self._channel.call(method, method.request(trainer=name), remaining(deadline))
-            info = _replies.trainer_info(reply.trainer)
-        differs = _difference.difference(request, info)
-        if differs:
-            raise errors.AlreadyExists(
-                f"name: trainer {name!r} exists and differs: {differs} (expected the arguments "
-                "that it was created with, or another name)"
-            )
-        return Trainer(self, info)
 
     def trainer(self, name: str, *, timeout: float | None = None) -> Trainer:
         """Returns a handle on an existing trainer that continues after its last operation."""
@@ -442,7 +413,7 @@ class Client:
         versions.
         """
         method = TRAINING["Rollback"]
-        request = method.request(model=model, version=version)
+        request = method.request(model=model, version=_version_number(version))
         return int(self._channel.call(method, request, timeout, attempts=1).previous_version)
 
     def list_versions(
@@ -465,7 +436,7 @@ class Client:
         available versions.
         """
         method = MODELS["Pin"]
-        request = method.request(model=model, version=version)
+        request = method.request(model=model, version=_version_number(version))
         return int(self._channel.call(method, request, timeout, attempts=1).previous_version)
 
     def unpin(self, model: str, *, timeout: float | None = None) -> int:
@@ -486,9 +457,8 @@ class Client:
         like `rollback`. Raises NotFound for an unknown version, or if there is no label to remove.
         """
         method = MODELS["SetLabel"]
-        if version is not None and version < 1:
-            raise ValueError(f"version: {version} (expected 1 or more, or None)")
-        request = method.request(model=model, label=label, version=version or 0)
+        number = 0 if version is None else _version_number(version)
+        request = method.request(model=model, label=label, version=number)
         reply = self._channel.call(method, request, timeout, attempts=1)
         return int(reply.previous_version) or None
 
@@ -499,8 +469,9 @@ class Client:
         or labelled version, and for a version in the model repository; NotFound if there is none.
         """
         method = MODELS["DeleteVersion"]
+        request = method.request(model=model, version=_version_number(version))
         try:
-            self._channel.call(method, method.request(model=model, version=version), timeout)
+            self._channel.call(method, request, timeout)
         except errors.NotFound as error:
             if error.attempts == 1:
                 raise
@@ -514,12 +485,10 @@ class Client:
         path: folder of a version, for example that of `ExportResult.path`, or the model file in it.
         The server assigns the number, loads the version, and serves it unless another version is
         pinned. The model must be served, and the version must fit its configuration. Not retried,
-        like `rollback`. Raises FailedPrecondition if the server accepts no uploads, and ValueError if there
-        is no model file.
+        like `rollback`. Raises FailedPrecondition if the server accepts no uploads, and ValueError
+        if there is no model file.
         """
-        requests = _upload.requests(model, _upload.files(path))
-        method = MODELS["UploadVersion"]
-        return int(self._channel.call_feeding(method, requests, timeout).version)
+        return int(self._upload(model, path, timeout).version)
 
     def reserve_version(self, model: str, *, timeout: float | None = None) -> int:
         """Returns the next version number of `model`, which the server assigns only once.
@@ -529,6 +498,11 @@ class Client:
         method = MODELS["ReserveVersion"]
         return int(self._channel.call(method, method.request(model=model), timeout).version)
 
+    def _upload(self, model: str, path: str | os.PathLike[str], timeout: float | None = None) -> Any:
+        """Uploads a version. Returns the UploadVersionResponse."""
+        requests = _upload.requests(model, _upload.files(path))
+        return self._channel.call_feeding(MODELS["UploadVersion"], requests, timeout)
+
     def _trainer_info(self, name: str, timeout: float | None) -> TrainerInfo:
         method = TRAINING["GetTrainer"]
         reply = self._channel.call(method, method.request(name=name), timeout)
@@ -537,6 +511,15 @@ class Client:
 
 def _version_to_wire(version: int | str | None) -> str:
     return "" if version is None else str(version)
+
+
+def _version_number(version: int) -> int:
+    """Returns `version`. Raises ValueError if it is not the number of a version."""
+    if isinstance(version, bool) or not isinstance(version, (int, np.integer)) or version < 1:
+        raise ValueError(
+            f"version: {version!r} (expected a number from 1; only inference takes labels, too)"
+        )
+    return int(version)
 
 
 def _outputs(reply: Any) -> dict[str, np.ndarray | bool | int | float]:

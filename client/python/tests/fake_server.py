@@ -284,7 +284,7 @@ class FakeServer(grpc.GenericRpcHandler):
         fault = self._take_fault("UploadVersion")
         if fault is not None:
             self._abort(context, fault)
-        return _protocol.MODELS["UploadVersion"].response(version=3, serving=True)
+        return _protocol.MODELS["UploadVersion"].response(version=3, serving=self.pinned is None)
 
     def _check_version(self, request, context):
         if request.version > 2:
@@ -305,7 +305,7 @@ class FakeServer(grpc.GenericRpcHandler):
         trainer = self.trainers.get(name)
         if trainer is None:
             trainer = self.trainers[name] = FakeTrainer(name, request)
-        elif trainer.request_id != request.request_id:
+        elif trainer.request_id != request.request_id and not request.exist_ok:
             context.abort(grpc.StatusCode.ALREADY_EXISTS, f"trainer {name!r} exists")
         return _protocol.TRAINING["CreateTrainer"].response(trainer=trainer.proto)
 

@@ -1,12 +1,18 @@
 #include "server/rpc/training/spec_messages.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "server/base/status.h"
+#include "server/training/loss/loss_spec.h"
 
 namespace braid {
 namespace {
@@ -474,7 +480,68 @@ void WriteOptions(const TrainerSpec& spec, braid::v1::TrainingOptions* message) 
   message->set_idle_timeout_seconds(absl::ToDoubleSeconds(spec.idle_timeout));
 }
 
+// Sets what the server chose for the existing trainer where the request left it out.
+void FillInChoices(const TrainerSpec& existing, TrainerSpec* asked) {
+  asked->name = existing.name;
+  if (asked->base_version == 0) {
+    asked->base_version = existing.base_version;
+  }
+  for (size_t i = 0; i < std::min(asked->losses.size(), existing.losses.size()); ++i) {
+    if (asked->losses[i].output.empty()) {
+      asked->losses[i].output = existing.losses[i].output;
+    }
+  }
+  if (asked->stages.empty()) {
+    asked->stages = existing.stages;
+  }
+  for (size_t i = 0; i < std::min(asked->stages.size(), existing.stages.size()); ++i) {
+    if (asked->stages[i].devices.empty()) {
+      asked->stages[i].devices = existing.stages[i].devices;
+    }
+  }
+  if (asked->output_device.empty()) {
+    asked->output_device = existing.output_device;
+  }
+}
+
+// Returns the first difference, such as "options.seed: 3 instead of 4"; empty if there is none.
+std::string DifferenceOf(const braid::v1::Trainer& existing, const braid::v1::Trainer& asked) {
+  std::string lines;  // "modified: PATH: VALUE -> VALUE", "added: PATH: VALUE", "deleted: …"
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&lines);
+  differencer.Compare(existing, asked);
+  const std::vector<std::string> parts =
+      absl::StrSplit(lines.substr(0, lines.find('\n')), absl::MaxSplits(": ", 2));
+  if (parts.size() < 3) {
+    return "";
+  }
+  if (parts[0] == "added") {
+    return absl::StrCat(parts[1], ": not set instead of ", parts[2]);
+  }
+  if (parts[0] == "deleted") {
+    return absl::StrCat(parts[1], ": ", parts[2], " instead of not set");
+  }
+  return absl::StrCat(parts[1], ": ", absl::StrReplaceAll(parts[2], {{" -> ", " instead of "}}));
+}
+
 }  // namespace
+
+absl::Status CheckSameArguments(TrainerSpec asked, const TrainerSpec& existing) {
+  for (size_t i = 0; i < asked.losses.size(); ++i) {
+    BRAID_RETURN_IF_ERROR(
+        CheckLossSpec(asked.loss_mode, absl::StrCat("losses[", i, "]"), &asked.losses[i]).status());
+  }
+  FillInChoices(existing, &asked);
+  braid::v1::Trainer messages[2];
+  WriteSpec(existing, &messages[0]);
+  WriteSpec(asked, &messages[1]);
+  const std::string difference = DifferenceOf(messages[0], messages[1]);
+  return difference.empty()
+             ? absl::OkStatus()
+             : absl::AlreadyExistsError(absl::StrCat(
+                   "name: trainer '", existing.name, "' exists and differs: ", difference,
+                   " (expected the arguments that it was created with, or another name)"));
+}
 
 absl::StatusOr<TrainerSpec> ReadSpec(const braid::v1::CreateTrainerRequest& request) {
   TrainerSpec spec;
@@ -482,6 +549,7 @@ absl::StatusOr<TrainerSpec> ReadSpec(const braid::v1::CreateTrainerRequest& requ
   spec.model = request.model();
   spec.base_version = request.version();
   spec.request_id = request.request_id();
+  spec.exist_ok = request.exist_ok();
   if (request.version() < 0) {
     return InvalidField(
         "version",

@@ -1,6 +1,7 @@
 // Conversions of trainer specifications.
 #pragma once
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "braid/v1/training.pb.h"
 #include "server/training/trainer_spec.h"
@@ -10,6 +11,11 @@ namespace braid {
 // INVALID_ARGUMENT, naming the field, for an unknown enumerator or a number out of range. The
 // engine checks the rest.
 absl::StatusOr<TrainerSpec> ReadSpec(const braid::v1::CreateTrainerRequest& request);
+
+// Returns OK if a trainer with the specification `existing`, which has all defaults, has the
+// arguments of the request `asked`: see CreateTrainerRequest.exist_ok. ALREADY_EXISTS with the
+// first difference; INVALID_ARGUMENT for an invalid loss.
+absl::Status CheckSameArguments(TrainerSpec asked, const TrainerSpec& existing);
 
 // Fills in the specification of a Trainer message, without the modules of losses.
 void WriteSpec(const TrainerSpec& spec, braid::v1::Trainer* message);

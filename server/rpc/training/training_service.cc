@@ -53,6 +53,17 @@ absl::StatusOr<ExportFormat> FormatOf(int format) {
   }
 }
 
+absl::Status WriteCreated(const absl::StatusOr<CreatedTrainer>& created, const TrainerSpec& asked,
+                          braid::v1::CreateTrainerResponse* response) {
+  BRAID_RETURN_IF_ERROR(created.status());
+  if (!created->created) {
+    BRAID_RETURN_IF_ERROR(CheckSameArguments(asked, created->info.spec));
+  }
+  WriteTrainer(created->info, response->mutable_trainer());
+  response->set_created(created->created);
+  return absl::OkStatus();
+}
+
 // Records details for the access log.
 void RecordFacts(const OperationResult& result, CallFacts* facts) {
   if (!AccessLogOn()) {
@@ -98,21 +109,20 @@ TrainingService::Reactor* TrainingService::Operate(Context* context, absl::strin
 TrainingService::Reactor* TrainingService::CreateTrainer(
     Context* context, const braid::v1::CreateTrainerRequest* request,
     braid::v1::CreateTrainerResponse* response) {
-  return HandleUnaryAsync(rpc_, context, "CreateTrainer", *request,
-                          [&](const Call& call) -> absl::Status {
-                            absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
-                            if (!spec.ok()) {
-                              return QualifyField(spec.status());
-                            }
-                            trainers_->Create(*std::move(spec), request->SerializeAsString(),
-                                              [call, response](absl::StatusOr<TrainerInfo> info) {
-                                                if (info.ok()) {
-                                                  WriteTrainer(*info, response->mutable_trainer());
-                                                }
-                                                call->Reply(QualifyField(info.status()));
-                                              });
-                            return absl::OkStatus();
+  return HandleUnaryAsync(
+      rpc_, context, "CreateTrainer", *request, [&](const Call& call) -> absl::Status {
+        absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
+        if (!spec.ok()) {
+          return QualifyField(spec.status());
+        }
+        TrainerSpec asked = *spec;
+        trainers_->Create(*std::move(spec), request->SerializeAsString(),
+                          [call, response, asked = std::move(asked)](
+                              const absl::StatusOr<CreatedTrainer>& created) {
+                            call->Reply(QualifyField(WriteCreated(created, asked, response)));
                           });
+        return absl::OkStatus();
+      });
 }
 
 TrainingService::Reactor* TrainingService::GetTrainer(Context* context,

@@ -47,8 +47,9 @@ absl::Status NotFound(absl::string_view name) {
 absl::Status NameIsTaken(absl::string_view name) {
   return absl::AlreadyExistsError(absl::StrCat(
       "name: trainer '", name,
-      "' exists, running or in the data directory (expected a new name; to continue with "
-      "a stored trainer: RestoreCheckpoint, braid checkpoints restore ",
+      "' exists, running or in the data directory (expected a new name, or exist_ok to continue "
+      "with a trainer of the same arguments; to restore a stored trainer: braid checkpoints "
+      "restore ",
       name, ")"));
 }
 
@@ -264,7 +265,7 @@ bool TrainerRegistry::SaveAll() {
   return all;
 }
 
-void TrainerRegistry::Create(TrainerSpec spec, std::string request, InfoDone done) {
+void TrainerRegistry::Create(TrainerSpec spec, std::string request, CreateDone done) {
   thread_.Post([this, spec = std::move(spec), request = std::move(request),
                 done = std::move(done)]() mutable { done(CreateNow(std::move(spec), request)); });
 }
@@ -292,8 +293,8 @@ absl::Status TrainerRegistry::CheckRoom() const {
                                                          "ones"));
 }
 
-absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
-                                                       const std::string& request) {
+absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
+                                                          const std::string& request) {
   if (spec.model.empty()) {
     return InvalidField("model", "is empty; expected the name of a served model");
   }
@@ -303,22 +304,26 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
   BRAID_RETURN_IF_ERROR(CheckName(spec.name));
   if (const auto there = Find(spec.name); there.ok()) {
     TrainerInfo info = (*there)->info();
+    const bool retry = !spec.request_id.empty() && info.spec.request_id == spec.request_id;
     // The caller may train `spec.model`, so it may only learn about that model's trainers.
-    const bool same = !spec.request_id.empty() && info.spec.request_id == spec.request_id &&
-                      info.spec.model == spec.model;
-    return same ? absl::StatusOr<TrainerInfo>(std::move(info)) : NameIsTaken(spec.name);
+    if (info.spec.model != spec.model || !(retry || spec.exist_ok)) {
+      return NameIsTaken(spec.name);
+    }
+    return CreatedTrainer{std::move(info), retry};
   }
   BRAID_RETURN_IF_ERROR(CheckRoom());
   const std::string name = spec.name;
+  if (storage_ != nullptr) {
+    if (const auto there = storage_->Find(name); there.ok()) {
+      return spec.exist_ok ? Continue(*there, spec.model) : NameIsTaken(name);
+    } else if (!absl::IsNotFound(there.status())) {
+      return IsDamaged(name, there.status());
+    }
+  }
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
                          services_.models->FindReplicas(spec.model, spec.base_version));
   std::optional<StoredTrainer> stored;
   if (storage_ != nullptr) {
-    if (const auto there = storage_->Find(name); there.ok()) {
-      return NameIsTaken(name);
-    } else if (!absl::IsNotFound(there.status())) {
-      return IsDamaged(name, there.status());
-    }
     stored = StoredTrainer{name, RandomId(), request, base->version()};
     BRAID_RETURN_IF_ERROR(storage_->Write(*stored));
   }
@@ -347,7 +352,18 @@ absl::StatusOr<TrainerInfo> TrainerRegistry::CreateNow(TrainerSpec spec,
   TrainerInfo info = (*trainer)->info();
   const absl::MutexLock lock(&mu_);
   trainers_[name] = *std::move(trainer);
-  return info;
+  return CreatedTrainer{std::move(info)};
+}
+
+absl::StatusOr<CreatedTrainer> TrainerRegistry::Continue(const StoredTrainer& stored,
+                                                         const std::string& model) {
+  BRAID_ASSIGN_OR_RETURN(const TrainerSpec spec, read_spec_(stored.request));
+  if (spec.model != model) {
+    return NameIsTaken(stored.name);
+  }
+  BRAID_RETURN_IF_ERROR(RestoreOne(stored, /*checkpoint=*/""));
+  BRAID_ASSIGN_OR_RETURN(TrainerInfo info, Get(stored.name));
+  return CreatedTrainer{std::move(info), /*created=*/false};
 }
 
 absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored,

@@ -42,6 +42,11 @@ struct TrainerServices {
   bool overlap_reduction = false;    // Placement::overlap_reduction
 };
 
+struct CreatedTrainer {
+  TrainerInfo info;
+  bool created = true;  // false: it existed (TrainerSpec::exist_ok)
+};
+
 // An evaluation in progress.
 struct EvaluationRun {
   std::string trainer;
@@ -53,6 +58,7 @@ struct EvaluationRun {
 class TrainerRegistry {
  public:
   using InfoDone = absl::AnyInvocable<void(absl::StatusOr<TrainerInfo>)>;
+  using CreateDone = absl::AnyInvocable<void(absl::StatusOr<CreatedTrainer>)>;
   using Done = absl::AnyInvocable<void(absl::Status)>;
   using CheckpointDone = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
   // Receives the number of updates that the trainer has made.
@@ -77,8 +83,9 @@ class TrainerRegistry {
   // RestoreStored(). NOT_FOUND for an unknown model; ALREADY_EXISTS for a name in use, unless
   // `spec.request_id` and the model show that this is a retry of the call that created it;
   // INVALID_ARGUMENT naming the wrong field; RESOURCE_EXHAUSTED if the maximum number of trainers
-  // exists.
-  void Create(TrainerSpec spec, std::string request, InfoDone done);
+  // exists. With `spec.exist_ok`, returns an existing trainer of the model, whose other arguments
+  // the caller compares, and restores it if it has expired.
+  void Create(TrainerSpec spec, std::string request, CreateDone done);
   // Waits for the trainer's running operation, then deletes it. NOT_FOUND for an unknown name.
   void Delete(std::string name, Done done) ABSL_LOCKS_EXCLUDED(mu_);
   // Calls Trainer::RestoreCheckpoint(). Loads a trainer that exists only on disk first, within the
@@ -116,7 +123,10 @@ class TrainerRegistry {
   std::vector<TrainerInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  absl::StatusOr<TrainerInfo> CreateNow(TrainerSpec spec, const std::string& request)
+  absl::StatusOr<CreatedTrainer> CreateNow(TrainerSpec spec, const std::string& request)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Restores a trainer that exists only on disk, if it has `model`; else ALREADY_EXISTS.
+  absl::StatusOr<CreatedTrainer> Continue(const StoredTrainer& stored, const std::string& model)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mu_);
   // Loads a trainer that exists only on disk.

@@ -1,6 +1,7 @@
 #include "server/rpc/training/spec_messages.h"
 
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "gmock/gmock.h"
@@ -14,6 +15,7 @@ namespace braid {
 namespace {
 
 using google::protobuf::util::MessageDifferencer;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 braid::v1::CreateTrainerRequest Request(const std::string& text) {
@@ -153,6 +155,56 @@ TEST_P(RoundTripTest, WritesWhatItRead) {
   std::string difference;
   differencer.ReportDifferencesToString(&difference);
   EXPECT_TRUE(differencer.Compare(request, again)) << difference;
+}
+
+// Existing trainer: with what the server chose.
+TrainerSpec Existing() {
+  TrainerSpec spec = *Read(
+      "model: 'm' name: 't' version: 3 losses { name: 'cross_entropy' output: 'y' target: 'target' "
+      "ignore_index: -100 } optimizer { sgd { lr: 0.1 } } options { stages { devices: 'cpu:0' } "
+      "output_device: 'cpu:0' parameter_groups { pattern: 'bias' lr: 0.2 } }");
+  return spec;
+}
+
+absl::Status Compare(const std::string& asked) {
+  const absl::StatusOr<TrainerSpec> spec = Read("model: 'm' " + asked);
+  return spec.ok() ? CheckSameArguments(*spec, Existing()) : spec.status();
+}
+
+TEST(CheckSameArgumentsTest, FillsInDefaults) {
+  const std::string group = "parameter_groups { pattern: 'bias' lr: 0.2 } ";
+  EXPECT_THAT(Compare("losses { name: 'cross_entropy' } optimizer { sgd { lr: 0.1 } } options { " +
+                      group + "}"),
+              IsOk());
+  EXPECT_THAT(Compare("version: 3 losses { name: 'cross_entropy' output: 'y' weight: 1 target: "
+                      "'target' } optimizer { sgd { lr: 0.1 momentum: 0 } } options { loss_mode: "
+                      "LOSS_MODE_CENTRAL sync: SYNC_AUTO stages { } checkpoints { keep: 3 } " +
+                      group + "}"),
+              IsOk());
+}
+
+TEST(CheckSameArgumentsTest, NamesTheFirstDifference) {
+  const std::string loss = "losses { name: 'cross_entropy' } ";
+  const std::string sgd = "optimizer { sgd { lr: 0.1 } } ";
+  const std::string group = "parameter_groups { pattern: 'bias' lr: 0.2 } ";
+  for (const auto& [asked, difference] : {
+           std::pair<std::string, std::string>{
+               loss + "optimizer { sgd { lr: 0.25 } } options { seed: 1 " + group + "}",
+               "optimizer.sgd.lr: 0.1 instead of 0.25 (expected"},
+           {loss + "optimizer { sgd { } } options { " + group + "}",
+            "optimizer.sgd.lr: 0.1 instead of 0.001"},
+           {"losses { name: 'mse' } " + sgd,
+            "losses[0].name: \"cross_entropy\" instead of \"mse\""},
+           {loss + sgd,
+            "options.parameter_groups[0]: { pattern: \"bias\" lr: 0.2 } instead of not set"},
+           {loss + sgd + "options { seed: 7 " + group + "}", "options.seed: not set instead of 7"},
+           {loss + sgd + "version: 2", "base_version: 3 instead of 2"},
+       }) {
+    EXPECT_THAT(Compare(asked), StatusIs(absl::StatusCode::kAlreadyExists,
+                                         AllOf(HasSubstr("trainer 't'"), HasSubstr(difference))));
+  }
+  EXPECT_THAT(Compare("losses { name: 'cross_entropy' beta: 2 } " + sgd),
+              RefusesField("losses[0].beta", HasSubstr("")));
 }
 
 TEST(ReadStoredSpecTest, ReadsASerializedRequest) {

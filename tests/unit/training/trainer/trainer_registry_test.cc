@@ -72,6 +72,20 @@ TEST_F(TrainerRegistryTest, ARetriedCreateReturnsTheTrainer) {
   EXPECT_EQ(Create(spec).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(TrainerRegistryTest, ReturnsAnExistingTrainerOfTheModelWithExistOk) {
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
+  TrainerSpec spec = Named("a");
+  spec.exist_ok = true;
+  Pending<absl::StatusOr<CreatedTrainer>> pending;
+  registry().Create(spec, "", pending.done());
+  ASSERT_THAT(pending.Wait(), IsOk());
+  EXPECT_FALSE(pending.Wait()->created);
+  EXPECT_EQ(pending.Wait()->info.step, 1);
+  spec.model = "other";
+  EXPECT_EQ(Create(spec).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
 TEST_F(TrainerRegistryTest, LimitsTheNumberOfTrainers) {
   TrainerSpec first = Named("0");
   first.request_id = "one";

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
@@ -56,6 +57,11 @@ def bytes_text(size: int) -> str:
     while value >= 1024 and unit + 1 < len(_UNITS):
         value, unit = value / 1024, unit + 1
     return f"{value:.1f} {_UNITS[unit]}"
+
+
+def time_text(time: datetime) -> str:
+    """Returns a time in UTC as in "2026-11-26 14:05:00Z"."""
+    return time.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -1,5 +1,6 @@
 """Commands against a fake server: what they print and their exit codes."""
 
+import io
 import os
 import time
 
@@ -55,7 +56,9 @@ def test_one_model(call, server, arguments):
         ["version", "origin", "state", "pin", "labels", "created", "reason"],
         ["1", "exported", "idle"],
     ]
-    assert shown[7].startswith("      2  published by t at step 7  serving       stable  1970-01-")
+    assert shown[7].startswith(
+        "      2  published by t at step 7  serving       stable  1970-01-01 00:00:01Z"
+    )
     assert shown[8].endswith("rename the folder to 3")
     [shown] = events(call("models", *arguments, "--json"))
     versions = shown.pop("all_versions")
@@ -124,7 +127,11 @@ def test_upload(call, server, tmp_path):
     ]
     assert server.uploaded == {"model.pt": b"script"}
     assert events(call("models", "upload", "fashion", tmp_path / "model.pt", "--json")) == [
-        {"model": "fashion", "version": 3}
+        {"model": "fashion", "version": 3, "serving": True}
+    ]
+    server.pinned = 2
+    assert lines(call("models", "upload", "fashion", tmp_path)) == [
+        f"fashion: uploaded {tmp_path} as version 3; not served: version 2 is pinned"
     ]
 
 
@@ -156,6 +163,19 @@ def test_trainers(call, client):
     }]}]
 
 
+def test_delete_trainer_asks_on_a_terminal(call, client, server, monkeypatch):
+    client.create_trainer("fashion", loss="mse", optimizer="SGD")
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    ended = call("trainers", "delete", "fashion")
+    assert ended.code == 130 and "Delete trainer fashion and its checkpoints?" in ended.err
+    assert list(server.trainers) == ["fashion"]
+    assert lines(call("trainers", "delete", "fashion", "--yes")) == ["fashion: deleted"]
+    assert server.trainers == {}
+    ended = call("trainers", "delete", "fashion", "--yes")
+    assert (ended.code, ended.err) == (1, "braid: no trainer 'fashion' (NOT_FOUND)\n")
+
+
 def test_rollback_says_that_it_pins(call):
     assert lines(call("rollback", "fashion", 1)) == [
         "fashion serves version 1 (until now: version 2)",
@@ -177,8 +197,8 @@ def test_checkpoints(call, client, monkeypatch):
         f"saved {name}: step 0, sequence 0, 1000 B"
     ]
     assert lines(call("checkpoints", "list", "t")) == [
-        f"checkpoint{' ' * 23}  step  sequence    size              written",
-        f"{name}     0         0  1000 B  1970-01-01 01:00:01",
+        f"checkpoint{' ' * 23}  step  sequence    size               written",
+        f"{name}     0         0  1000 B  1970-01-01 00:00:01Z",
     ]
     one = {"checkpoint": name, "step": 0, "sequence": 0, "bytes": 1000, "created": 1.5}
     assert events(call("--json", "checkpoints", "list", "t")) == [{"checkpoints": [one]}]

@@ -8,7 +8,7 @@ import click
 
 from braid.cli import options, settings
 from braid.cli.options import Flags, pass_flags
-from braid.cli.output import bytes_text, print_json, print_line, print_table
+from braid.cli.output import bytes_text, print_json, print_line, print_table, time_text
 
 if TYPE_CHECKING:
     from braid.results import Checkpoint
@@ -40,7 +40,7 @@ def list_checkpoints(flags: Flags, trainer: str) -> None:
                 str(checkpoint.step),
                 str(checkpoint.sequence),
                 bytes_text(checkpoint.bytes),
-                checkpoint.created.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+                time_text(checkpoint.created),
             )
             for checkpoint in checkpoints
         ),

@@ -9,7 +9,7 @@ import click
 
 from braid.cli import errors, options, settings
 from braid.cli.options import Flags, Number, option, pass_flags
-from braid.cli.output import print_json, print_line, print_table
+from braid.cli.output import print_json, print_line, print_table, time_text
 
 if TYPE_CHECKING:
     import braid
@@ -80,9 +80,7 @@ def show(flags: Flags, model: str) -> None:
                 "serving" if version.serving else version.state,
                 "pinned" if version.pinned else "",
                 ", ".join(version.labels),
-                version.created.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-                if version.created
-                else "",
+                time_text(version.created) if version.created else "",
                 version.reason,
             )
             for version in versions
@@ -170,13 +168,17 @@ def delete(flags: Flags, model: str, version: int) -> None:
 def upload(flags: Flags, model: str, path: str) -> None:
     with settings.connect(flags) as client:
         try:
-            version = client.upload_version(model, path)
+            reply = client._upload(model, path)
         except ValueError as error:
             raise errors.Failure(str(error)) from error
+        versions = [] if reply.serving else client.list_versions(model)
     if flags.json:
-        print_json({"model": model, "version": version})
-    else:
-        print_line(f"{model}: uploaded {path} as version {version}")
+        print_json({"model": model, "version": reply.version, "serving": reply.serving})
+        return
+    pins = "".join(
+        f"; not served: version {each.version} is pinned" for each in versions if each.pinned
+    )
+    print_line(f"{model}: uploaded {path} as version {reply.version}{pins}")
 
 
 def pin_text(model: str, version: int) -> str:

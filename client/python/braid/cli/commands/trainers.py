@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
 
 from braid.cli import options, settings
-from braid.cli.options import Flags, pass_flags
-from braid.cli.output import bytes_text, print_json, print_table
+from braid.cli.options import Flags, option, pass_flags
+from braid.cli.output import bytes_text, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    import braid
 
 
 def _rates_text(rates: Mapping[str, float]) -> str:
@@ -14,16 +21,39 @@ def _rates_text(rates: Mapping[str, float]) -> str:
     return ", ".join(f"{group} {rate:g}".lstrip() for group, rate in rates.items())
 
 
-@options.command(
+@click.group(
     "trainers",
-    help="List the trainers of the server: where each stands, and its memory.",
-    short_help="List the trainers and their memory",
+    cls=options.Group,
+    invoke_without_command=True,
+    help="List the trainers of the server: where each stands, and its memory; or delete one.",
+    short_help="List the trainers and their memory, or delete one",
 )
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        flags = ctx.ensure_object(Flags)
+        with settings.connect(flags) as client:
+            _list(client, flags.json)
+
+
+@command.command("delete", help="Delete a trainer and its checkpoints; published versions stay")
+@click.argument("trainer")
+@option("--yes", is_flag=True, help="Do not ask, which a terminal does otherwise")
 @pass_flags
-def command(flags: Flags) -> None:
+def delete(flags: Flags, trainer: str, yes: bool) -> None:
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Delete trainer {trainer} and its checkpoints?", abort=True, err=True)
     with settings.connect(flags) as client:
-        trainers = client.trainers()
+        client.delete_trainer(trainer)
     if flags.json:
+        print_json({"trainer": trainer})
+    else:
+        print_line(f"{trainer}: deleted")
+
+
+def _list(client: braid.Client, json: bool) -> None:
+    trainers = client.trainers()
+    if json:
         print_json({
             "trainers": [
                 {

@@ -13,11 +13,6 @@ Histograms::Buckets MetricTable::Latencies() {
   return seconds;
 }
 
-Histograms::Buckets MetricTable::Seconds() {
-  return {0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
-          0.25,    0.5,    1,       2.5,    5,     10,     30,    60,   120,   300};
-}
-
 Histograms::Buckets MetricTable::Rows() {
   return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 }

@@ -118,9 +118,6 @@ struct MetricTable {
   // From 50 µs, a small request over loopback, to 5 minutes; steps of at most 28 % from 100 µs to
   // 10 s, which bounds the error of a quantile. 56 buckets.
   static Histograms::Buckets Latencies();
-  // Returns the range of Latencies() in coarser steps, for durations that need less precise
-  // quantiles.
-  static Histograms::Buckets Seconds();
   static Histograms::Buckets Rows();
   static Histograms::Buckets Ratios();
 
@@ -260,14 +257,14 @@ struct MetricTable {
                                  "braid_checkpoint_duration_seconds",
                                  {"trainer"},
                                  "Time from the start of a checkpoint until it was durable.",
-                                 Seconds()};
+                                 Latencies()};
   Histograms checkpoint_pause{&table,
                               MetricGroup::kTraining,
                               "braid_checkpoint_pause_seconds",
                               {"trainer"},
                               "Time that a trainer's operations waited while its state was copied "
                               "for a checkpoint.",
-                              Seconds()};
+                              Latencies()};
   Gauges last_checkpoint{&table,
                          MetricGroup::kTraining,
                          "braid_checkpoint_last_written_timestamp_seconds",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <random>
 #include <string>
@@ -9,11 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/client_metric.h"
 #include "prometheus/metric_family.h"
+#include "prometheus/metric_type.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
 #include "server/telemetry/device_metrics.h"
@@ -118,6 +121,24 @@ TEST(MetricsTest, RequestBucketsGiveTheNinetyNinthPercentileWithin15Percent) {
     EXPECT_THAT(estimates, ElementsAre(DoubleNear(expected, 0.15 * expected)))
         << "median " << each.median_ms << " ms, spread " << each.spread;
   }
+}
+
+TEST(MetricsTest, DurationsHaveTheSameBuckets) {
+  Metrics metrics;
+  metrics.CountRequest("Step", "", "OK", absl::Seconds(1));
+  TrainerMetrics trainer(&metrics, "t");
+  trainer.RecordCheckpointPause(absl::Seconds(1));
+  trainer.RecordCheckpoint(/*written=*/true, absl::Seconds(1));
+  std::map<std::string, size_t> buckets;
+  for (const prometheus::MetricFamily& family : metrics.registry()->Collect()) {
+    if (absl::EndsWith(family.name, "_seconds") && !family.metric.empty() &&
+        family.type == prometheus::MetricType::Histogram) {
+      buckets[family.name] = family.metric[0].histogram.bucket.size();
+    }
+  }
+  const size_t expected = buckets.at("braid_request_duration_seconds");
+  EXPECT_EQ(buckets.at("braid_checkpoint_pause_seconds"), expected);
+  EXPECT_EQ(buckets.at("braid_checkpoint_duration_seconds"), expected);
 }
 
 TEST(MetricsTest, DeniedCallsStartAtZero) {

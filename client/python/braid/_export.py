@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Union
 
 if TYPE_CHECKING:
-    import os
-
     import torch
 
     from braid.client import Client
@@ -66,7 +65,8 @@ def export(
         errors than one.
     path: folder of the model in a repository, created if missing. An existing config.pbtxt is
         kept; its names, dtypes, dims and batching must match, so that clients of earlier versions
-        do not fail. A dim of -1 promises clients any size, which a pair does not take.
+        do not fail. The example's names, dtypes and dims are compared before the work. A dim of -1
+        promises clients any size, which a pair does not take.
     format: "pair": graphs for training and inference; "torchscript"; "aot": compiled, inference
         only; "auto": the pair, or TorchScript if a pair is not possible.
     stages: chains of submodules that, in sequence, equal the whole model, for example
@@ -100,6 +100,11 @@ def export(
     Raises ExportError with the reason if the module cannot be exported, TypeError or ValueError for
     invalid arguments, ImportError without torch, and BraidError if the server assigns no number.
     """
+    if isinstance(example_inputs, (str, os.PathLike)) or not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"example_inputs: a {type(example_inputs).__name__}, path: a {type(path).__name__} "
+            "(expected tensors, then a folder: braid.export(module, example_inputs, path))"
+        )
     from braid.exporter import export_model
 
     assign = None if server is None else functools.partial(_assign, server)

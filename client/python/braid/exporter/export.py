@@ -20,8 +20,15 @@ from braid.exporter.formats import aot, config, package, pair, torchscript
 from braid.exporter.formats.config import Batching
 from braid.exporter.formats.precisions import DTYPES, PrecisionError, Precisions
 from braid.exporter.model import run_context
-from braid.exporter.model.run_context import quiet_torch
-from braid.exporter.model.signature import NamesMismatch, check_output_names, named_inputs
+from braid.exporter.model.run_context import in_mode, quiet_torch
+from braid.exporter.model.signature import (
+    DATATYPES,
+    NamesMismatch,
+    call,
+    check_output_names,
+    flatten_outputs,
+    named_inputs,
+)
 from braid.exporter.model.snapshot import restored
 from braid.exporter.model.state import contiguous_copy, device_of, state_entries
 from braid.exporter.trace.stages import StageMismatch, check_paths
@@ -104,11 +111,13 @@ def export_checked(
     if format != "aot":
         hooks.check_parameters(module)
     with progress.reported(), quiet_torch(), run_context.default_modes():
-        progress.stage("testing whether rows depend on each other")
         inputs = {name: contiguous_copy(each) for name, each in inputs.items()}
+        declared = config.read_declared(path / "config.pbtxt")
+        if declared is not None:
+            _check_interface(module, inputs, names, path / "config.pbtxt")
+        progress.stage("testing whether rows depend on each other")
         with restored(module):
             independence = row_independence.check(module, inputs, names)
-        declared = config.read_declared(path / "config.pbtxt")
         batching, notes = _batching(independence, declared, path / "config.pbtxt")
         any_size = {} if declared is None else declared.any_size
         request = _Request(
@@ -125,6 +134,33 @@ def export_checked(
             assign,
         )
         return _export(request, path, format)
+
+
+def _check_interface(
+    module: nn.Module, inputs: dict[str, torch.Tensor], names: list[str], path: Path
+) -> None:
+    """Raises ExportError if the config.pbtxt at `path` contradicts the example, which is cheap."""
+    progress.stage("comparing the example with config.pbtxt")
+    config.check_example(path, "input", _interface(inputs))
+    try:
+        with restored(module), in_mode(module, False), torch.no_grad():
+            with run_context.seeded(device_of(module), 0):
+                result = call(module, {name: each.clone() for name, each in inputs.items()})
+        # Named tuples have other names in TorchScript.
+        namings = [
+            _interface(dict(zip(*flatten_outputs(result, names, fields=fields))))
+            for fields in (True, False)
+        ]
+    except Exception:
+        return  # The export reports it, with the model's line.
+    config.check_example(path, "output", *namings)
+
+
+def _interface(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, list[int]]]:
+    return {
+        name: (DATATYPES.get(each.dtype, str(each.dtype)), list(each.shape))
+        for name, each in tensors.items()
+    }
 
 
 def _batching(

@@ -15,7 +15,7 @@ import braid  # noqa: E402
 import grpc  # noqa: E402
 import export_models  # noqa: E402
 from braid import _protocol  # noqa: E402
-from braid.exporter.checks import comparison  # noqa: E402
+from braid.exporter.checks import comparison, row_independence  # noqa: E402
 from braid.exporter.formats import package, safetensors  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
@@ -164,12 +164,31 @@ def test_config_that_contradicts_the_model_is_rejected(tmp_path, change, reason)
     assert (tmp_path / "net/config.pbtxt").read_text() == text
 
 
+@pytest.mark.parametrize("change, reason", [
+    (('"input"', '"x"'), "input: names x"),
+    (("dims: [ 4 ]", "dims: [ 5 ]"), r"dims \[5\], but the model has \[4\]: change"),
+    (('"output__0"', '"y"'), "output: names y"),
+    (("dims: [ 2 ]", "dims: [ 3 ]"), r"dims \[3\], but the model has \[2\]: change"),
+])
+def test_interface_is_compared_before_the_work(tmp_path, monkeypatch, change, reason):
+    monkeypatch.setattr(row_independence, "check", lambda *_: pytest.fail("too late"))
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/config.pbtxt").write_text(CONFIG.replace(*change))
+    with pytest.raises(braid.ExportError, match=reason):
+        export(tmp_path / "net")
+
+
 def test_matching_config_is_kept(tmp_path):
     (tmp_path / "net").mkdir()
     text = CONFIG.replace("256", "32").replace("dims: [ 2 ]", "dims: [ -1 ]")
     (tmp_path / "net/config.pbtxt").write_text(text + "dynamic_batching { }\n")
     assert export(tmp_path / "net").version == 1
     assert (tmp_path / "net/config.pbtxt").read_text() == text + "dynamic_batching { }\n"
+
+
+def test_swapped_arguments_are_rejected(tmp_path):
+    with pytest.raises(TypeError, match="example_inputs: a PosixPath, path: a tuple .expected"):
+        braid.export(nn.Linear(4, 2), tmp_path / "net", (torch.randn(3, 4),))
 
 
 def test_path_of_a_file_is_rejected(tmp_path):

@@ -151,23 +151,52 @@ def check_matches(
             f"{path}: platform: '{config.platform}' "
             + (f"(expected '{platform}')" if platform else "(expected none for a pair)")
         )
-    for field, expected, declared in (
-        ("input", inputs, config.input),
-        ("output", outputs, config.output),
-    ):
-        _check_names(
-            path, field, [each.name for each in expected], [each.name for each in declared]
+    _check_tensors(path, config, "input", inputs, any_size_fits=False)
+    _check_tensors(path, config, "output", outputs, any_size_fits=True)
+
+
+def check_example(path: Path, field: str, *namings: Mapping[str, tuple[str, list[int]]]) -> None:
+    """Raises ExportError if the config.pbtxt at `path` contradicts an example, before the export.
+
+    field: "input" or "output". namings: datatype and shape by name, once for each way to name the
+    tensors; one must fit. A dim of -1 fits any size.
+    """
+    config = _read(path)
+    declared = sorted(each.name for each in getattr(config, field))
+    tensors = next((each for each in namings if sorted(each) == declared), namings[0])
+    batched = config.max_batch_size > 0
+    whole = batched or config.parameters[ROW_INDEPENDENCE].string_value == DEPENDENT
+    expected = []
+    for name, (datatype, shape) in tensors.items():
+        made = tensor(
+            name,
+            datatype,
+            [shape],
+            Batching.MERGED if batched else Batching.WHOLE if whole else Batching.NONE,
         )
-        declared_tensors = {each.name: each for each in declared}
-        for each in expected:
-            datatype = _ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"]
-            data_type = datatype.values_by_number[declared_tensors[each.name].data_type].name
-            if data_type != f"TYPE_{each.datatype}":
-                raise _mismatch(
-                    f"{path}: {field} '{each.name}': data_type {data_type}, but the model has "
-                    f"TYPE_{each.datatype}"
-                )
-            _check_dims(path, field, each, declared_tensors[each.name], config.max_batch_size > 0)
+        dims = made.dims
+        if not whole:  # Any dim of an output may depend on the number of rows.
+            dims = [-1, *dims[1:]] if field == "input" else [-1] * len(dims)
+        expected.append(Tensor(name, datatype, dims))
+    _check_tensors(path, config, field, expected, any_size_fits=True)
+
+
+def _check_tensors(
+    path: Path, config: Any, field: str, expected: list[Tensor], any_size_fits: bool
+) -> None:
+    declared = {each.name: each for each in getattr(config, field)}
+    _check_names(path, field, [each.name for each in expected], list(declared))
+    for each in expected:
+        datatype = _ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"]
+        data_type = datatype.values_by_number[declared[each.name].data_type].name
+        if data_type != f"TYPE_{each.datatype}":
+            raise _mismatch(
+                f"{path}: {field} '{each.name}': data_type {data_type}, but the model has "
+                f"TYPE_{each.datatype}"
+            )
+        _check_dims(
+            path, field, each, declared[each.name], config.max_batch_size > 0, any_size_fits
+        )
 
 
 def _mismatch(message: str) -> ExportError:
@@ -185,16 +214,19 @@ def _check_names(path: Path, field: str, expected: list[str], declared: list[str
         )
 
 
-def _check_dims(path: Path, field: str, expected: Tensor, declared: Any, batched: bool) -> None:
+def _check_dims(
+    path: Path, field: str, expected: Tensor, declared: Any, batched: bool, any_size_fits: bool
+) -> None:
+    """any_size_fits: a declared -1 fits a fixed size, unlike for inputs, of which clients send any."""
     dims = _dims(declared)
-    # Clients may send any size for -1. An output of any size may have a fixed one.
     fits = len(dims) == len(expected.dims) and all(
-        size in (-1, dim) or (dim == -1 and field == "output")
-        for dim, size in zip(dims, expected.dims)
+        size in (-1, dim) or (dim == -1 and any_size_fits) for dim, size in zip(dims, expected.dims)
     )
     if not fits:
+        hint = " (-1: any size)" if -1 in (*dims, *expected.dims) else ""
+        if not batched:
+            hint = " (with max_batch_size 0, dims include the batch)"
         raise _mismatch(
             f"{path}: {field} '{expected.name}': dims {dims}, but the model has "
-            f"{list(expected.dims)} "
-            + ("(-1: any size)" if batched else "(with max_batch_size 0, dims include the batch)")
+            f"{list(expected.dims)}{hint}"
         )

@@ -158,6 +158,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
 Client::Client(const std::shared_ptr<grpc::Channel>& channel, ClientOptions options)
     : options_(std::move(options)),
       inference_(inference::GRPCInferenceService::NewStub(channel)),
+      models_(v1::ModelService::NewStub(channel)),
       devices_(v1::DeviceService::NewStub(channel)),
       training_(v1::TrainingService::NewStub(channel)) {}
 
@@ -242,6 +243,55 @@ absl::StatusOr<int64_t> Client::Rollback(const std::string& model, int64_t versi
       Call(*training_, &v1::TrainingService::Stub::Rollback, request, RetryPolicy(options_));
   if (!reply.ok()) return reply.status();
   return reply->previous_version();
+}
+
+absl::StatusOr<std::vector<v1::ModelVersion>> Client::ListVersions(const std::string& model) {
+  v1::ListVersionsRequest request;
+  request.set_model(model);
+  absl::StatusOr<v1::ListVersionsResponse> reply =
+      Call(*models_, &v1::ModelService::Stub::ListVersions, request, RetryPolicy(options_));
+  if (!reply.ok()) return reply.status();
+  return std::vector<v1::ModelVersion>(reply->versions().begin(), reply->versions().end());
+}
+
+absl::StatusOr<int64_t> Client::Pin(const std::string& model, int64_t version) {
+  v1::PinRequest request;
+  request.set_model(model);
+  request.set_version(version);
+  absl::StatusOr<v1::PinResponse> reply =
+      Call(*models_, &v1::ModelService::Stub::Pin, request, SingleAttempt(options_.timeout));
+  if (!reply.ok()) return reply.status();
+  return reply->previous_version();
+}
+
+absl::StatusOr<int64_t> Client::Unpin(const std::string& model) {
+  v1::UnpinRequest request;
+  request.set_model(model);
+  absl::StatusOr<v1::UnpinResponse> reply =
+      Call(*models_, &v1::ModelService::Stub::Unpin, request, RetryPolicy(options_));
+  if (!reply.ok()) return reply.status();
+  return reply->version();
+}
+
+absl::StatusOr<int64_t> Client::SetLabel(const std::string& model, const std::string& label,
+                                         int64_t version) {
+  v1::SetLabelRequest request;
+  request.set_model(model);
+  request.set_label(label);
+  request.set_version(version);
+  absl::StatusOr<v1::SetLabelResponse> reply =
+      Call(*models_, &v1::ModelService::Stub::SetLabel, request, SingleAttempt(options_.timeout));
+  if (!reply.ok()) return reply.status();
+  return reply->previous_version();
+}
+
+absl::Status Client::DeleteVersion(const std::string& model, int64_t version) {
+  v1::DeleteVersionRequest request;
+  request.set_model(model);
+  request.set_version(version);
+  return Call(*models_, &v1::ModelService::Stub::DeleteVersion, request,
+              SingleAttempt(options_.timeout))
+      .status();
 }
 
 Trainer Client::MakeTrainer(v1::Trainer info) const {

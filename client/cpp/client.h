@@ -1,4 +1,4 @@
-// Braid's C++ client: runs inference, and creates and operates trainers on the server.
+// Braid's C++ client: runs inference, manages the versions of models, and operates trainers.
 //
 //   auto client = braid::client::Client::Connect("127.0.0.1:8001");
 //   if (!client.ok()) …
@@ -15,9 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "braid/v1/device.grpc.pb.h"
+#include "braid/v1/model.grpc.pb.h"
 #include "braid/v1/training.grpc.pb.h"
 #include "client/cpp/call.h"
 #include "client/cpp/security.h"
@@ -119,12 +121,29 @@ class Client {
   // Makes the server serve an older version of a model. Returns the version served before.
   absl::StatusOr<int64_t> Rollback(const std::string& model, int64_t version);
 
+  // Manage the versions of models; model.proto documents them. Those that return the version or the
+  // label's version served before are not retried, because a retry would return another one.
+
+  // Lists the versions of a model, or with an empty name of all models, by model and number.
+  absl::StatusOr<std::vector<v1::ModelVersion>> ListVersions(const std::string& model = {});
+  // Serves a version to requests without a version. Returns the version served before.
+  absl::StatusOr<int64_t> Pin(const std::string& model, int64_t version);
+  // Ends a pin. Returns the version that requests without a version get now.
+  absl::StatusOr<int64_t> Unpin(const std::string& model);
+  // Points a label at a version; version 0 removes the label. Returns the version that had the
+  // label before; 0: none.
+  absl::StatusOr<int64_t> SetLabel(const std::string& model, const std::string& label,
+                                   int64_t version);
+  // Deletes a version that was published or uploaded.
+  absl::Status DeleteVersion(const std::string& model, int64_t version);
+
  private:
   Trainer MakeTrainer(v1::Trainer info) const;
 
   // Constant after construction. The stubs are thread-safe.
   const ClientOptions options_;
   const std::unique_ptr<inference::GRPCInferenceService::Stub> inference_;
+  const std::unique_ptr<v1::ModelService::Stub> models_;
   const std::shared_ptr<v1::DeviceService::Stub> devices_;
   const std::shared_ptr<v1::TrainingService::Stub> training_;
 };

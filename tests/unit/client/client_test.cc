@@ -2,8 +2,11 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -72,6 +75,48 @@ class FakeDevices final : public v1::DeviceService::Service {
   }
 };
 
+// Has version 2 of the model "m".
+class FakeModels final : public v1::ModelService::Service {
+ public:
+  grpc::Status ListVersions(grpc::ServerContext* /*context*/,
+                            const v1::ListVersionsRequest* request,
+                            v1::ListVersionsResponse* reply) override {
+    auto* version = reply->add_versions();
+    version->set_model(request->model());
+    version->set_version(2);
+    return grpc::Status::OK;
+  }
+  grpc::Status Pin(grpc::ServerContext* /*context*/, const v1::PinRequest* request,
+                   v1::PinResponse* reply) override {
+    reply->set_previous_version(2);
+    return Find(request->model(), request->version());
+  }
+  grpc::Status Unpin(grpc::ServerContext* /*context*/, const v1::UnpinRequest* request,
+                     v1::UnpinResponse* reply) override {
+    reply->set_version(2);
+    return Find(request->model(), 2);
+  }
+  grpc::Status SetLabel(grpc::ServerContext* /*context*/, const v1::SetLabelRequest* request,
+                        v1::SetLabelResponse* reply) override {
+    reply->set_previous_version(std::exchange(labels[request->label()], request->version()));
+    return Find(request->model(), 2);
+  }
+  grpc::Status DeleteVersion(grpc::ServerContext* /*context*/,
+                             const v1::DeleteVersionRequest* request,
+                             v1::DeleteVersionResponse* /*reply*/) override {
+    return Find(request->model(), request->version());
+  }
+
+  std::map<std::string, int64_t> labels;
+
+ private:
+  static grpc::Status Find(const std::string& model, int64_t version) {
+    return model == "m" && version == 2
+               ? grpc::Status::OK
+               : grpc::Status(grpc::StatusCode::NOT_FOUND, "no such version");
+  }
+};
+
 class ClientTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -80,6 +125,7 @@ class ClientTest : public ::testing::Test {
     builder.SetMaxReceiveMessageSize(-1);
     builder.RegisterService(&inference_);
     builder.RegisterService(&devices_);
+    builder.RegisterService(&models_);
     server_ = builder.BuildAndStart();
     auto client = Client::Connect(Target());
     ASSERT_TRUE(client.ok()) << client.status();
@@ -91,6 +137,7 @@ class ClientTest : public ::testing::Test {
   int port_ = 0;
   FakeInference inference_;
   FakeDevices devices_;
+  FakeModels models_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Client> client_;
 };
@@ -110,6 +157,21 @@ TEST_F(ClientTest, InferSendsRawContentsAndReadsThem) {
   EXPECT_EQ(inference_.last_request.inputs(1).name(), "ids");
   EXPECT_EQ(inference_.last_request.model_version(), "");
   EXPECT_EQ(inference_.last_request.parameters_size(), 0);
+}
+
+TEST_F(ClientTest, ManagesVersions) {
+  const auto versions = client_->ListVersions("m");
+  ASSERT_TRUE(versions.ok()) << versions.status();
+  ASSERT_THAT(*versions, SizeIs(1));
+  EXPECT_EQ(versions->at(0).model(), "m");
+  EXPECT_EQ(client_->ListVersions()->at(0).model(), "");
+  EXPECT_EQ(*client_->Pin("m", 2), 2);
+  EXPECT_TRUE(absl::IsNotFound(client_->Pin("m", 3).status()));
+  EXPECT_EQ(*client_->Unpin("m"), 2);
+  EXPECT_EQ(*client_->SetLabel("m", "stable", 2), 0);
+  EXPECT_EQ(*client_->SetLabel("m", "stable", 0), 2);
+  EXPECT_TRUE(client_->DeleteVersion("m", 2).ok());
+  EXPECT_TRUE(absl::IsNotFound(client_->DeleteVersion("m", 3)));
 }
 
 TEST_F(ClientTest, InferSendsItsOptions) {

@@ -72,6 +72,13 @@ run_logged() { # NAME MESSAGE COMMAND...
   say "$message: done in $((SECONDS - start)) s"
 }
 
+# Prints the number of processes for tests that run in parallel.
+test_workers() {
+  local cores
+  cores=$(nproc)
+  say $((cores < 8 ? cores : 8))
+}
+
 # Prints our C++ files, those not yet added to git included.
 list_cpp() {
   local file

@@ -39,8 +39,7 @@ scripts/setup.sh
 results=build/test-results
 rm -rf "$results"
 mkdir -p "$results"
-workers=$(nproc)
-((workers <= 8)) || workers=8
+workers=$(test_workers)
 
 # Runs a suite and records its status and its seconds. Its JUnit file, if any, is RESULTS/NAME.xml.
 suite() { # NAME COMMAND...

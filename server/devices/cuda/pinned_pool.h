@@ -37,7 +37,7 @@ class PinnedPool final : public c10::Allocator {
   // Returns nullptr if no block is free.
   Block* Take(size_t size) ABSL_LOCKS_EXCLUDED(mu_);
   Block* Make(size_t size);
-  static void Free(void* block);
+  static void Free(void* data);
 
   const LockPages lock_pages_;
   absl::Mutex mu_;

@@ -26,7 +26,7 @@ struct ProgramDescription {
 };
 // Reads the archive's models/model.json. FAILED_PRECONDITION if a field is missing, the schema
 // version is unknown, or the program mutates its state.
-absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& program);
+absl::StatusOr<ProgramDescription> DescribeProgram(const JsonField& root);
 
 // Immutable and thread-safe.
 class ExportedProgram final : public InferencePackage {

@@ -240,22 +240,22 @@ void FillMetadata(const ModelConfig& config, const std::vector<int64_t>& version
   AddMetadata(config, config.outputs, response->mutable_outputs());
 }
 
-void FillConfig(const ModelConfig& served, inference::ModelConfig* message) {
-  const ModelConfig config = JoinBatchDim(served);
-  message->set_name(config.name);
+void FillConfig(const ModelConfig& config, inference::ModelConfig* message) {
+  const ModelConfig joined = JoinBatchDim(config);
+  message->set_name(joined.name);
   message->set_platform(kPlatform);
   message->set_backend(kBackend);
-  message->set_default_model_filename(config.model_filename);
-  message->set_max_batch_size(static_cast<int32_t>(config.max_batch_size));
-  FillTensors(config, message);
-  FillServing(config, message);
+  message->set_default_model_filename(joined.model_filename);
+  message->set_max_batch_size(static_cast<int32_t>(joined.max_batch_size));
+  FillTensors(joined, message);
+  FillServing(joined, message);
   // Models without a batch dimension may configure their queue, too.
-  inference::ModelDynamicBatching batching = BatchingOf(config);
-  if (config.batched() || batching.SerializeAsString() != BatchingOf({}).SerializeAsString()) {
+  inference::ModelDynamicBatching batching = BatchingOf(joined);
+  if (joined.batched() || batching.SerializeAsString() != BatchingOf({}).SerializeAsString()) {
     *message->mutable_dynamic_batching() = std::move(batching);
   }
-  FillWarmups(config, message);
-  FillParameters(config, message);
+  FillWarmups(joined, message);
+  FillParameters(joined, message);
 }
 
 void FillStatistics(const RequestQueue& queue, inference::ModelStatistics* message) {

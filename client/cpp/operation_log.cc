@@ -1,6 +1,7 @@
 #include "client/cpp/operation_log.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,6 @@
 #include "server/batching/batcher.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <variant>

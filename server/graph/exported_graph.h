@@ -10,8 +10,8 @@
 #include "c10/core/Device.h"
 #include "server/base/json_fields.h"
 #include "server/graph/executor.h"
-#include "server/graph/payload.h"
 #include "server/graph/program.h"
+#include "server/graph/stored_tensors.h"
 
 namespace braid {
 

@@ -71,7 +71,7 @@ absl::Status CheckInput(const PairTensor& input, bool batched, const TensorSpec&
 
 }  // namespace
 
-absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config) {
+absl::StatusOr<PairBinding> BindPair(const PairStage& part, ModelConfig* config) {
   PairBinding binding;
   BRAID_ASSIGN_OR_RETURN(binding.inputs, BindInputs(config->inputs, NamesOf(part.inputs)));
   for (size_t p = 0; p < part.inputs.size(); ++p) {

@@ -18,6 +18,6 @@ struct PairBinding {
 
 // Binds `config` to the whole model, `part`, and fills in the package's ranges of indices.
 // FAILED_PRECONDITION if they do not match.
-absl::StatusOr<PairBinding> BindPair(const PairPart& part, ModelConfig* config);
+absl::StatusOr<PairBinding> BindPair(const PairStage& part, ModelConfig* config);
 
 }  // namespace braid

@@ -69,7 +69,7 @@ absl::Status AddPairName(const std::string& name, const JsonField& field, PairNa
 class PairGraphReader {
  public:
   // part: its inputs and outputs are set.
-  PairGraphReader(const std::vector<PairEntry>& state, const PairPart& part);
+  PairGraphReader(const std::vector<PairEntry>& state, const PairStage& part);
 
   absl::StatusOr<PairGraph> Eval(const JsonField& program);
   absl::StatusOr<PairGraph> Forward(const JsonField& program);
@@ -96,7 +96,7 @@ class PairGraphReader {
   std::set<size_t> new_buffers_;
 };
 
-PairGraphReader::PairGraphReader(const std::vector<PairEntry>& state, const PairPart& part)
+PairGraphReader::PairGraphReader(const std::vector<PairEntry>& state, const PairStage& part)
     : state_(state) {
   for (size_t i = 0; i < state.size(); ++i) {
     (state[i].is_parameter ? parameters_ : buffers_)[state[i].name] = state[i].tensor;
@@ -384,8 +384,8 @@ absl::StatusOr<int64_t> ReadRows(const JsonField& part, const char* name) {
   return rows;
 }
 
-absl::StatusOr<PairPart> ReadPart(const JsonField& field, const std::vector<PairEntry>& state) {
-  PairPart part;
+absl::StatusOr<PairStage> ReadPart(const JsonField& field, const std::vector<PairEntry>& state) {
+  PairStage part;
   BRAID_ASSIGN_OR_RETURN(const JsonField path, field.Get("path"));
   BRAID_ASSIGN_OR_RETURN(part.path, path.String());
   if (field.Has("eval_modules")) {
@@ -525,12 +525,12 @@ absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
   PairNames paths;
   PairNames eval_paths;
   for (const JsonField& item : items) {
-    BRAID_ASSIGN_OR_RETURN(PairPart part, ReadPart(item, manifest.state));
+    BRAID_ASSIGN_OR_RETURN(PairStage part, ReadPart(item, manifest.state));
     BRAID_RETURN_IF_ERROR(AddPairName(part.path, item, part.eval_modules ? &eval_paths : &paths));
-    manifest.parts.push_back(std::move(part));
+    manifest.stages.push_back(std::move(part));
   }
-  if (manifest.parts.empty() || !manifest.parts.front().path.empty() ||
-      manifest.parts.front().eval_modules) {
+  if (manifest.stages.empty() || !manifest.stages.front().path.empty() ||
+      manifest.stages.front().eval_modules) {
     return parts.Error("the first element is not the whole model");
   }
   if (!manifest.eval_modules.empty() && eval_paths.size() != paths.size()) {

@@ -81,7 +81,7 @@ struct PairProgram {
 };
 
 // The whole model, or a submodule that was exported as a pipeline stage.
-struct PairPart {
+struct PairStage {
   std::string path;  // empty: the whole model
   // Training with PairManifest::eval_modules in evaluation mode.
   bool eval_modules = false;
@@ -102,7 +102,7 @@ struct PairManifest {
   // no such parts.
   std::vector<std::string> eval_modules;
   std::vector<std::vector<std::string>> chains;  // each: stages that together are the model
-  std::vector<PairPart> parts;                   // the whole model first
+  std::vector<PairStage> stages;                 // the whole model first
 };
 
 // Returns the name in train.json of the precision of a program that was traced with `autocast`.

@@ -42,7 +42,7 @@ std::vector<TensorSpec> Specs(const std::vector<PairTensor>& tensors) {
   return specs;
 }
 
-ModelConfig Derive(const PairPart& whole, const std::string& name) {
+ModelConfig Derive(const PairStage& whole, const std::string& name) {
   ModelConfig config;
   config.name = name;
   config.max_batch_size = kDefaultMaxBatchSize;
@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const s
                                                 c10::Device device) {
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const PairPackage> package,
                          PairPackage::Open(path, device));
-  const PairPart& whole = package->manifest().parts.front();
+  const PairStage& whole = package->manifest().stages.front();
   if (!config) {
     config = Derive(whole, name);
   } else if (!config->batched()) {

@@ -34,7 +34,7 @@ struct TypeAndShape {
 
 // Returns what train.json declares for the tensor in `slot`; nullopt for saved tensors.
 std::optional<TypeAndShape> DeclaredTensor(const PairSlot& slot, const PairManifest& manifest,
-                                           const PairPart& part, bool autocast) {
+                                           const PairStage& part, bool autocast) {
   switch (slot.role) {
     case PairRole::kParameter:
     case PairRole::kBuffer:
@@ -87,7 +87,7 @@ class GraphCheck {
  public:
   // path: file of `archive`. graphs: receives the loaded graphs.
   GraphCheck(std::string path, ModelArchive* archive, const PairManifest& manifest,
-             const PairPart& part, bool autocast, Graphs* graphs)
+             const PairStage& part, bool autocast, Graphs* graphs)
       : path_(std::move(path)),
         archive_(archive),
         manifest_(manifest),
@@ -161,7 +161,7 @@ class GraphCheck {
   const std::string path_;
   ModelArchive* const archive_;
   const PairManifest& manifest_;
-  const PairPart& part_;
+  const PairStage& part_;
   const bool autocast_;
   Graphs* const graphs_;
   std::map<size_t, std::vector<int64_t>> saved_;  // shapes of saved tensors, by index
@@ -170,7 +170,7 @@ class GraphCheck {
 absl::StatusOr<Graphs> LoadGraphs(const std::string& path, ModelArchive* archive,
                                   const PairManifest& manifest) {
   Graphs graphs;
-  for (const PairPart& part : manifest.parts) {
+  for (const PairStage& part : manifest.stages) {
     for (const PairProgram& program : part.programs) {
       GraphCheck check(path, archive, manifest, part, program.autocast.has_value(), &graphs);
       BRAID_RETURN_IF_ERROR(check.Run(program.eval));
@@ -188,7 +188,7 @@ absl::StatusOr<Graphs> LoadGraphs(const std::string& path, ModelArchive* archive
 class PairUnderTest {
  public:
   PairUnderTest(const PairManifest& manifest, const Graphs& graphs)
-      : manifest_(manifest), graphs_(graphs), part_(manifest.parts.front()) {}
+      : manifest_(manifest), graphs_(graphs), part_(manifest.stages.front()) {}
 
   TestedModel Describe() const {
     TestedModel model;
@@ -260,7 +260,7 @@ class PairUnderTest {
 
   const PairManifest& manifest_;
   const Graphs& graphs_;
-  const PairPart& part_;
+  const PairStage& part_;
 };
 
 absl::Status Wrong(absl::string_view file, absl::string_view what) {

@@ -23,7 +23,7 @@
 namespace braid {
 namespace {
 
-absl::StatusOr<size_t> FindProgram(const PairPart& part, std::optional<c10::ScalarType> autocast) {
+absl::StatusOr<size_t> FindProgram(const PairStage& part, std::optional<c10::ScalarType> autocast) {
   for (size_t p = 0; p < part.programs.size(); ++p) {
     if (part.programs[p].autocast == autocast) {
       return p;
@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<Replica>> PairReplica::Create(
       state[i] = (*weights)[i].to(device);
     }
   }
-  const PairPart* part = &manifest.parts.front();
+  const PairStage* part = &manifest.stages.front();
   std::unique_ptr<PairReplica> replica(new PairReplica(
       {std::move(package), std::move(config), std::move(binding), part, StageRole()},
       std::move(state), device));
@@ -102,7 +102,7 @@ PairReplica::PairReplica(Shape shape, Tensors state, c10::Device device)
   }
 }
 
-std::vector<size_t> PairReplica::EntriesOf(const PairPart& part, const PairManifest& manifest) {
+std::vector<size_t> PairReplica::EntriesOf(const PairStage& part, const PairManifest& manifest) {
   std::vector<size_t> entries;
   for (size_t i = 0; i < manifest.state.size(); ++i) {
     if (part.path.empty() || absl::StartsWith(manifest.state[i].name, part.path + ".")) {
@@ -458,8 +458,8 @@ absl::Status PairReplica::CheckEvalModules(const std::vector<std::string>& modul
 
 absl::StatusOr<std::unique_ptr<Replica>> PairReplica::CloneStage(const StageRole& role,
                                                                  c10::Device device) const {
-  const std::vector<PairPart>& parts = manifest().parts;
-  const auto part = std::find_if(parts.begin(), parts.end(), [&](const PairPart& known) {
+  const std::vector<PairStage>& parts = manifest().stages;
+  const auto part = std::find_if(parts.begin(), parts.end(), [&](const PairStage& known) {
     return known.path == role.path && known.eval_modules == !role.eval_modules.empty();
   });
   if (part == parts.end()) {

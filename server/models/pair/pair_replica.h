@@ -57,7 +57,7 @@ class PairReplica final : public Replica {
     std::shared_ptr<const PairPackage> package;
     std::shared_ptr<const ModelConfig> config;
     PairBinding binding;
-    const PairPart* part = nullptr;
+    const PairStage* part = nullptr;
     StageRole role;
   };
   // Executors of one program's graphs, created when they first run.
@@ -85,7 +85,7 @@ class PairReplica final : public Replica {
 
   const PairManifest& manifest() const { return shape_.package->manifest(); }
   // Returns the indices of the manifest's entries that belong to `part`.
-  static std::vector<size_t> EntriesOf(const PairPart& part, const PairManifest& manifest);
+  static std::vector<size_t> EntriesOf(const PairStage& part, const PairManifest& manifest);
   std::string LocalName(const PairEntry& entry) const;
   // Returns the program for the calling thread's autocast type.
   absl::StatusOr<size_t> CurrentProgram() const;

@@ -293,7 +293,7 @@ absl::Status BatchPass::Gather(const RankContext& context) {
 void BatchPass::RecordLoss(const RankContext& context, const ObjectiveValue& value, size_t index) {
   losses_[index] = 0;
   for (const LossTerm& term : value.terms) {
-    context.numbers().Add(term.value, [this, index, factor = term.factor](double number) {
+    context.scalars().Add(term.value, [this, index, factor = term.factor](double number) {
       losses_[index] += factor * number;
     });
   }

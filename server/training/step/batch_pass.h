@@ -69,7 +69,7 @@ class BatchPass {
   absl::Status Gather(const RankContext& context);
   // Computes the loss of these rows, weighted by their share of `whole`, the denominators of the
   // losses over the whole batch; empty: these rows are the whole batch. loss() has its value after
-  // the next DeviceNumbers::Read(). Ends with a barrier.
+  // the next DeviceScalars::Read(). Ends with a barrier.
   absl::Status Loss(const RankContext& context, const std::vector<double>& whole,
                     bool with_gradient);
   // Sets the gradients of the gathered outputs, scaled, in place of a loss. By the trainer's

@@ -424,7 +424,7 @@ absl::Status DataParallel::ForwardRank(const RankContext& context, TrainStep& st
   if (context.rank() == ranks_.output_rank) {
     context.Measure(Phase::kCopyOut, [&] { result->outputs = Export(gathered); });
   }
-  return step.with_loss() ? context.numbers().Read(context.worker()) : absl::OkStatus();
+  return step.with_loss() ? context.scalars().Read(context.worker()) : absl::OkStatus();
 }
 
 absl::Status DataParallel::CommitBuffers(const RankContext& context, bool keep_earlier) {

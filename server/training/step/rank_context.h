@@ -1,4 +1,4 @@
-// Resources of the ranks of one operation: barrier, phase times, staging memory, and numbers that
+// Resources of the ranks of one operation: barrier, phase times, staging memory, and scalars that
 // are copied to the host.
 #pragma once
 
@@ -15,7 +15,7 @@
 #include "server/devices/staging.h"
 #include "server/devices/worker_group.h"
 #include "server/telemetry/phase.h"
-#include "server/training/step/device_numbers.h"
+#include "server/training/step/device_scalars.h"
 
 namespace braid {
 
@@ -61,8 +61,8 @@ class PhaseTimes {
 class RankContext {
  public:
   RankContext(WorkerGroup& group, size_t rank, PhaseTimes& times, Staging& staging,
-              DeviceNumbers& numbers)
-      : group_(group), rank_(rank), times_(times), staging_(staging), numbers_(numbers) {}
+              DeviceScalars& scalars)
+      : group_(group), rank_(rank), times_(times), staging_(staging), scalars_(scalars) {}
 
   size_t rank() const { return rank_; }
   WorkerGroup& group() const { return group_; }
@@ -70,7 +70,7 @@ class RankContext {
   // Host memory for copies to the rank's device; lives until the operation has ended.
   Staging& staging() const { return staging_; }
   // Numbers that are copied from the rank's device to the host.
-  DeviceNumbers& numbers() const { return numbers_; }
+  DeviceScalars& scalars() const { return scalars_; }
 
   // Waits until all ranks have reached the barrier.
   absl::Status Barrier() const { return group_.Barrier(rank_); }
@@ -85,7 +85,7 @@ class RankContext {
   const size_t rank_;
   PhaseTimes& times_;
   Staging& staging_;
-  DeviceNumbers& numbers_;
+  DeviceScalars& scalars_;
 };
 
 // The ranks of one operation: their phase times, staging memory and numbers. Owned by the trainer's
@@ -107,7 +107,7 @@ class RankRun {
   PhaseTimes times_;
   // By rank. Freed once the devices are synchronized.
   std::vector<std::unique_ptr<Staging>> staging_;
-  std::vector<DeviceNumbers> numbers_;
+  std::vector<DeviceScalars> scalars_;
 };
 
 }  // namespace braid

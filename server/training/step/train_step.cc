@@ -260,7 +260,7 @@ absl::Status TrainStep::CheckFinite(const RankContext& context) {
     } else {
       RequestReplicaRanges(context);
     }
-    return context.numbers().Read(context.worker());
+    return context.scalars().Read(context.worker());
   }));
   BRAID_RETURN_IF_ERROR(context.Barrier());
   if (sum_may_overflow()) {
@@ -279,7 +279,7 @@ void TrainStep::RequestRange(const RankContext& context, const at::Tensor& gradi
                              double* share) {
   const at::Tensor values = gradients.is_sparse() ? gradients._values() : gradients;
   if (values.numel() > 0) {
-    context.numbers().AddRange(values,
+    context.scalars().AddRange(values,
                                [share, type = values.scalar_type()](double min, double max) {
                                  *share = std::max(*share, RangeShare(min, max, type));
                                });
@@ -325,7 +325,7 @@ void TrainStep::RequestNorms(const RankContext& context) {
     if (replica && HasPart(stage, *replica)) {
       const Part part = PartOf(stage, *replica);
       double* const norm = &partial_norms_[rank * model_.stages.size() + s];
-      context.numbers().Add(PartialNorm(stage.flat(0), clipping.norm_type, part.index, part.of),
+      context.scalars().Add(PartialNorm(stage.flat(0), clipping.norm_type, part.index, part.of),
                             [norm](double value) { *norm = value; });
     }
   }
@@ -434,7 +434,7 @@ absl::Status TrainStep::Apply(const RankContext& context) {
     BRAID_RETURN_IF_ERROR(Sum(context));
     if (model_.spec->clipping.max_norm) {
       RequestNorms(context);
-      BRAID_RETURN_IF_ERROR(context.numbers().Read(context.worker()));
+      BRAID_RETURN_IF_ERROR(context.scalars().Read(context.worker()));
     }
     BRAID_RETURN_IF_ERROR(context.Barrier());
   }

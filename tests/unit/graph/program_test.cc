@@ -15,7 +15,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::Status Read(const json& program) { return Program::Read(JsonField(program, "")).status(); }
+absl::Status ReadProgram(const json& program) {
+  return Program::Read(JsonField(program, "")).status();
+}
 
 json Sine() {
   return Graph({Tensor("x")}, {Aten("sin.default", {{"self", Tensor("x")}}, {Tensor("y")})},
@@ -30,7 +32,7 @@ json Changed(const std::string& pointer, json change) {
 }
 
 void ExpectRefused(const json& program, const std::string& words) {
-  const absl::Status status = Read(program);
+  const absl::Status status = ReadProgram(program);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << words;
   EXPECT_THAT(std::string(status.message()), HasSubstr(words));
 }
@@ -39,14 +41,16 @@ void ExpectNodeRefused(const json& node, const std::string& words) {
   ExpectRefused(ProgramOf(Graph({Tensor("x"), SymInt("n")}, {node}, {Tensor("y")})), words);
 }
 
-TEST(ProgramTest, ReadsProgramsOfTorchExport) { EXPECT_THAT(Read(ProgramOf(Sine())), IsOk()); }
+TEST(ProgramTest, ReadsProgramsOfTorchExport) {
+  EXPECT_THAT(ReadProgram(ProgramOf(Sine())), IsOk());
+}
 
 TEST(ProgramTest, RejectsOtherMajorVersions) {
   ExpectRefused(
       Changed("/schema_version/major", 9),
       "schema_version.major: unsupported version 9 of torch.export's schema (expected 8)");
   ExpectRefused(Changed("/schema_version", nullptr), "schema_version");
-  EXPECT_THAT(Read(Changed("/schema_version/minor", 99)), IsOk());
+  EXPECT_THAT(ReadProgram(Changed("/schema_version/minor", 99)), IsOk());
 }
 
 TEST(ProgramTest, NamesOperatorsThatDoNotExist) {
@@ -164,7 +168,8 @@ TEST(ProgramTest, ComputesConstantsWhenItIsRead) {
   json divisor = constant("_operator.sub", 1, 1);
   const json quotient =
       Node("_operator.floordiv", {{"a", SymInt("n")}, {"b", SymInt("y")}}, {SymInt("z")});
-  EXPECT_THAT(Read(ProgramOf(Graph({SymInt("n")}, {divisor, quotient}, {SymInt("z")}))), IsOk());
+  EXPECT_THAT(ReadProgram(ProgramOf(Graph({SymInt("n")}, {divisor, quotient}, {SymInt("z")}))),
+              IsOk());
   const json constants = Node("_operator.mod", {{"a", Int(5)}, {"b", SymInt("y")}}, {SymInt("z")});
   ExpectRefused(ProgramOf(Graph({SymInt("n")}, {divisor, constants}, {SymInt("z")})),
                 "nodes[1]: _operator.mod: division");
@@ -181,7 +186,8 @@ TEST(ProgramTest, RejectsDamagedGraphs) {
         "/graph_module/graph/outputs/0", "/graph_module/signature/input_specs",
         "/graph_module/signature/input_specs/0"}) {
     for (const json& wrong : std::vector<json>{nullptr, 1, "1e+308"}) {
-      EXPECT_EQ(Read(Changed(field, wrong)).code(), absl::StatusCode::kFailedPrecondition) << field;
+      EXPECT_EQ(ReadProgram(Changed(field, wrong)).code(), absl::StatusCode::kFailedPrecondition)
+          << field;
     }
   }
   ExpectRefused(Changed("/graph_module/signature/input_specs", json::array()),

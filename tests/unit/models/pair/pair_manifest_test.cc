@@ -82,8 +82,8 @@ TEST(PairManifestTest, ReadsAllSlots) {
   EXPECT_EQ(manifest.state[2].tensor, 2);
   EXPECT_FALSE(manifest.state[2].is_parameter);
   EXPECT_THAT(manifest.chains, ElementsAre(ElementsAre("")));
-  ASSERT_THAT(manifest.parts, SizeIs(1));
-  const PairPart& part = manifest.parts[0];
+  ASSERT_THAT(manifest.stages, SizeIs(1));
+  const PairStage& part = manifest.stages[0];
   EXPECT_THAT(part.inputs[0].shape, ElementsAre(-1, 3));
   EXPECT_EQ(part.inputs[0].range->max, 9);
   EXPECT_THAT(part.outputs[0].shape, ElementsAre(-1, 2));
@@ -105,7 +105,7 @@ TEST(PairManifestTest, AcceptsModelWithoutTrainingGraphs) {
   EXPECT_THAT(ParsePairManifest(manifest.dump()), IsOk());
   program.erase("forward");
   BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest read, ParsePairManifest(manifest.dump()));
-  EXPECT_FALSE(read.parts[0].programs[0].forward);
+  EXPECT_FALSE(read.stages[0].programs[0].forward);
 }
 
 TEST(PairManifestTest, ReadsASecondSetOfPartsForModulesInEvaluationMode) {
@@ -117,8 +117,8 @@ TEST(PairManifestTest, ReadsASecondSetOfPartsForModulesInEvaluationMode) {
   BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest read, ParsePairManifest(manifest.dump()));
   EXPECT_THAT(read.modules, ElementsAre("norm", "norm.inner"));
   EXPECT_THAT(read.eval_modules, ElementsAre("norm.inner"));
-  EXPECT_FALSE(read.parts[0].eval_modules);
-  EXPECT_TRUE(read.parts[1].eval_modules);
+  EXPECT_FALSE(read.stages[0].eval_modules);
+  EXPECT_TRUE(read.stages[1].eval_modules);
 }
 
 TEST(PairManifestTest, WithoutModulesTheyAreThoseWithState) {

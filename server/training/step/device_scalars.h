@@ -13,10 +13,10 @@ namespace braid {
 
 // Collects the numbers of one rank, so that one transfer and one wait for the device deliver all of
 // them. Numbers in host memory are delivered at once. Thread-compatible: used on the rank's worker.
-class DeviceNumbers {
+class DeviceScalars {
  public:
   // `staging`: of the rank's device; outlives the object.
-  explicit DeviceNumbers(Staging& staging) : staging_(staging) {}
+  explicit DeviceScalars(Staging& staging) : staging_(staging) {}
 
   // Receives a number as float64.
   using OnNumber = std::function<void(double)>;

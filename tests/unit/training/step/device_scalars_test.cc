@@ -1,4 +1,4 @@
-#include "server/training/step/device_numbers.h"
+#include "server/training/step/device_scalars.h"
 
 #include <cmath>
 #include <limits>
@@ -20,9 +20,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class DeviceNumbersTest : public ::testing::Test {
+class DeviceScalarsTest : public ::testing::Test {
  protected:
-  DeviceNumbersTest() {
+  DeviceScalarsTest() {
     auto fake = std::make_unique<FakeDevice>();
     fake->pinned = &pinned_;
     device_ = fake.get();
@@ -30,7 +30,7 @@ class DeviceNumbersTest : public ::testing::Test {
     devices.push_back(std::move(fake));
     fleet_ = std::make_unique<WorkerFleet>(std::move(devices));
   }
-  DeviceNumbers::OnNumber Collect() {
+  DeviceScalars::OnNumber Collect() {
     return [this](double number) { read_.push_back(number); };
   }
 
@@ -40,9 +40,9 @@ class DeviceNumbersTest : public ::testing::Test {
   std::vector<double> read_;
 };
 
-TEST_F(DeviceNumbersTest, ReadsAllNumbersWithOneTransferAndOneWait) {
+TEST_F(DeviceScalarsTest, ReadsAllNumbersWithOneTransferAndOneWait) {
   Staging staging(*device_);
-  DeviceNumbers numbers(staging);
+  DeviceScalars numbers(staging);
   numbers.Add(at::scalar_tensor(0.25, at::kFloat), Collect());
   numbers.AddRange(at::tensor({3.0, -7.0, 5.0}), [this](double least, double most) {
     read_.insert(read_.end(), {least, most});
@@ -56,9 +56,9 @@ TEST_F(DeviceNumbersTest, ReadsAllNumbersWithOneTransferAndOneWait) {
   EXPECT_EQ(pinned_.allocations(), 1);
 }
 
-TEST_F(DeviceNumbersTest, ARangeWithNanIsNan) {
+TEST_F(DeviceScalarsTest, ARangeWithNanIsNan) {
   Staging staging(*device_);
-  DeviceNumbers numbers(staging);
+  DeviceScalars numbers(staging);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   numbers.AddRange(at::tensor({3.0, nan}), [this](double least, double most) {
     read_ = {least, most};
@@ -67,9 +67,9 @@ TEST_F(DeviceNumbersTest, ARangeWithNanIsNan) {
   EXPECT_TRUE(std::isnan(read_[0]) && std::isnan(read_[1]));
 }
 
-TEST_F(DeviceNumbersTest, DeliversNothingIfTheDeviceFails) {
+TEST_F(DeviceScalarsTest, DeliversNothingIfTheDeviceFails) {
   Staging staging(*device_);
-  DeviceNumbers numbers(staging);
+  DeviceScalars numbers(staging);
   numbers.Add(at::scalar_tensor(1.0), Collect());
   device_->FailOnceAfter(1);
   EXPECT_THAT(numbers.Read(fleet_->worker(0)),
@@ -77,17 +77,17 @@ TEST_F(DeviceNumbersTest, DeliversNothingIfTheDeviceFails) {
   EXPECT_THAT(read_, IsEmpty());
 }
 
-TEST_F(DeviceNumbersTest, ChecksTheDeviceEvenWithoutNumbers) {
+TEST_F(DeviceScalarsTest, ChecksTheDeviceEvenWithoutNumbers) {
   Staging staging(*device_);
-  DeviceNumbers numbers(staging);
+  DeviceScalars numbers(staging);
   device_->FailOnceAfter(1);
   EXPECT_FALSE(numbers.Read(fleet_->worker(0)).ok());
 }
 
-TEST_F(DeviceNumbersTest, DeliversNumbersOfACpuSlotAtOnce) {
+TEST_F(DeviceScalarsTest, DeliversNumbersOfACpuSlotAtOnce) {
   const std::unique_ptr<Device> cpu = MakeCpuDevice(/*threads=*/1);
   Staging staging(*cpu);
-  DeviceNumbers numbers(staging);
+  DeviceScalars numbers(staging);
   numbers.Add(at::scalar_tensor(0.5), Collect());
   EXPECT_THAT(read_, ElementsAre(0.5));
 }

@@ -1,4 +1,4 @@
-#include "server/graph/payload.h"
+#include "server/graph/stored_tensors.h"
 
 #include <filesystem>
 #include <string>
@@ -40,16 +40,16 @@ json Payload(const std::string& file, std::vector<int64_t> sizes, std::vector<in
             {"layout", 7}}}};
 }
 
-class PayloadTest : public ::testing::Test {
+class StoredTensorsTest : public ::testing::Test {
  protected:
-  PayloadTest()
+  StoredTensorsTest()
       : path_(std::filesystem::path(::testing::TempDir()) / "payload_test.pt2"),
         config_({{"config",
                   {{"w", Payload("weight_0", {2, 3}, {3, 1})},
                    {"first", Payload("weight_0", {3}, {1}, 3)},
                    {"t", Payload("weight_0", {3, 2}, {1, 3})},
                    {"empty", Payload("weight_1", {0, 3}, {3, 1})}}}}) {}
-  ~PayloadTest() override { std::filesystem::remove(path_); }
+  ~StoredTensorsTest() override { std::filesystem::remove(path_); }
 
   absl::StatusOr<std::vector<StoredTensor>> ReadNames(const std::vector<std::string>& names) {
     caffe2::serialize::PyTorchStreamWriter writer(path_);
@@ -80,7 +80,7 @@ class PayloadTest : public ::testing::Test {
   json config_;
 };
 
-TEST_F(PayloadTest, ReadsTensorsThatShareMemory) {
+TEST_F(StoredTensorsTest, ReadsTensorsThatShareMemory) {
   const auto read = ReadNames({"w", "t", "first", "empty"});
   ASSERT_THAT(read, IsOk());
   const std::vector<at::Tensor> tensors = PlaceTensors(*read, c10::kCPU);
@@ -92,14 +92,14 @@ TEST_F(PayloadTest, ReadsTensorsThatShareMemory) {
   EXPECT_TRUE(tensors[0].is_alias_of(tensors[1]));
 }
 
-TEST_F(PayloadTest, NamesMissingTensors) {
+TEST_F(StoredTensorsTest, NamesMissingTensors) {
   const auto read = ReadNames({"v"});
   EXPECT_THAT(std::string(read.status().message()), HasSubstr("'v' is not in the archive"));
   config_["config"]["w"]["path_name"] = "weight_7";
   ExpectRefused("'data/weights/weight_7' is not in the archive");
 }
 
-TEST_F(PayloadTest, RejectsTensorsOutsideOfTheirMemory) {
+TEST_F(StoredTensorsTest, RejectsTensorsOutsideOfTheirMemory) {
   config_["config"]["w"] = Payload("weight_0", {2, 4}, {3, 1});
   ExpectRefused("exceeds its storage of 24 bytes");
   config_["config"]["w"] = Payload("weight_0", {2, 3}, {3, 1}, 1);
@@ -112,7 +112,7 @@ TEST_F(PayloadTest, RejectsTensorsOutsideOfTheirMemory) {
   ExpectRefused("numbers of strides");
 }
 
-TEST_F(PayloadTest, RejectsPicklesAndUnknownTypes) {
+TEST_F(StoredTensorsTest, RejectsPicklesAndUnknownTypes) {
   config_["config"]["w"]["use_pickle"] = true;
   ExpectRefused("a tensor subclass");
   config_["config"]["w"] = Payload("weight_0", {2, 3}, {3, 1});
@@ -126,7 +126,7 @@ TEST_F(PayloadTest, RejectsPicklesAndUnknownTypes) {
 }
 
 // The meta device stands for a GPU of the replica other than the exporter's.
-TEST_F(PayloadTest, CopiesGpuWeightsToTheReplicasDevice) {
+TEST_F(StoredTensorsTest, CopiesGpuWeightsToTheReplicasDevice) {
   for (const char* name : {"w", "t"}) {
     config_["config"][name]["tensor_meta"]["device"] = {{"type", "cuda"}, {"index", 1}};
   }

@@ -1,4 +1,4 @@
-#include "server/training/step/device_numbers.h"
+#include "server/training/step/device_scalars.h"
 
 #include <memory>
 #include <tuple>
@@ -10,7 +10,7 @@
 
 namespace braid {
 
-void DeviceNumbers::Add(const at::Tensor& number, OnNumber on_number) {
+void DeviceScalars::Add(const at::Tensor& number, OnNumber on_number) {
   if (!staging_.needed() || number.device() != staging_.device()) {
     on_number(number.item<double>());
     return;
@@ -18,7 +18,7 @@ void DeviceNumbers::Add(const at::Tensor& number, OnNumber on_number) {
   pending_.push_back({number.detach().to(at::kDouble).reshape({}), std::move(on_number)});
 }
 
-void DeviceNumbers::AddRange(const at::Tensor& values, OnRange on_range) {
+void DeviceScalars::AddRange(const at::Tensor& values, OnRange on_range) {
   const auto [min, max] = at::aminmax(values);
   const auto smallest = std::make_shared<double>();
   Add(min, [smallest](double number) { *smallest = number; });
@@ -26,7 +26,7 @@ void DeviceNumbers::AddRange(const at::Tensor& values, OnRange on_range) {
       [smallest, on_range = std::move(on_range)](double number) { on_range(*smallest, number); });
 }
 
-absl::Status DeviceNumbers::Read(Worker& worker) {
+absl::Status DeviceScalars::Read(Worker& worker) {
   const std::vector<Pending> pending = std::exchange(pending_, {});
   if (pending.empty()) {
     return worker.Synchronize();

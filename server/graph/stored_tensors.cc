@@ -1,4 +1,4 @@
-#include "server/graph/payload.h"
+#include "server/graph/stored_tensors.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -86,6 +86,18 @@ size_t TakeSlot() {
 
 absl::StatusOr<std::unique_ptr<GuardedMapping>> GuardedMapping::Map(int file, uint64_t offset,
                                                                     size_t bytes) {
+  return MapWith(PROT_READ | PROT_WRITE, file, offset, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<GuardedMapping>> GuardedMapping::MapReadOnly(int file,
+                                                                            uint64_t offset,
+                                                                            size_t bytes) {
+  return MapWith(PROT_READ, file, offset, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<GuardedMapping>> GuardedMapping::MapWith(int protection, int file,
+                                                                        uint64_t offset,
+                                                                        size_t bytes) {
   static absl::once_flag installed;
   absl::call_once(installed, InstallHandler);
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -101,8 +113,8 @@ absl::StatusOr<std::unique_ptr<GuardedMapping>> GuardedMapping::Map(int file, ui
     return absl::ResourceExhaustedError(
         absl::StrCat("too many shared memory regions (at most ", kMaxMappings, ")"));
   }
-  void* const pages = mmap(nullptr, pages_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file,
-                           static_cast<off_t>(offset - skip));
+  void* const pages =
+      mmap(nullptr, pages_bytes, protection, MAP_SHARED, file, static_cast<off_t>(offset - skip));
   if (pages == MAP_FAILED) {
     slots[slot].pages.store(0, std::memory_order_release);
     return absl::ResourceExhaustedError(absl::StrCat("no address space for ", bytes, " bytes"));

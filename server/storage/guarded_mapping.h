@@ -20,6 +20,9 @@ class GuardedMapping {
   // range within the file. RESOURCE_EXHAUSTED without address space or with kMaxMappings mappings.
   static absl::StatusOr<std::unique_ptr<GuardedMapping>> Map(int file, uint64_t offset,
                                                              size_t bytes);
+  // Maps for reading only, for files that are open for reading only. Writing to data() is a fault.
+  static absl::StatusOr<std::unique_ptr<GuardedMapping>> MapReadOnly(int file, uint64_t offset,
+                                                                     size_t bytes);
   ~GuardedMapping();
   GuardedMapping(const GuardedMapping&) = delete;
   GuardedMapping& operator=(const GuardedMapping&) = delete;
@@ -32,6 +35,8 @@ class GuardedMapping {
   static constexpr size_t kMaxMappings = 4096;
 
  private:
+  static absl::StatusOr<std::unique_ptr<GuardedMapping>> MapWith(int protection, int file,
+                                                                 uint64_t offset, size_t bytes);
   GuardedMapping(char* pages, size_t pages_bytes, size_t skip, size_t bytes, size_t slot)
       : pages_(pages), pages_bytes_(pages_bytes), data_(pages + skip), bytes_(bytes), slot_(slot) {}
 

@@ -42,6 +42,8 @@ class SafetensorsFile {
   // In the order of their data.
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
+  // Position of the data in the file, to which the entries' ranges refer.
+  size_t data_offset() const { return head_bytes_; }
 
   // Reads the bytes of one of the entries into `to`. DATA_LOSS if the file became shorter.
   absl::Status Read(const SafetensorsEntry& entry, void* to) const;

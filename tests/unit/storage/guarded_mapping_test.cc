@@ -1,10 +1,12 @@
 #include "server/storage/guarded_mapping.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -56,6 +58,20 @@ TEST_F(GuardedMappingTest, SurvivesTruncationOfTheFile) {
   EXPECT_TRUE(cut->damaged());
   EXPECT_FALSE(whole->damaged());
   EXPECT_EQ(whole->data()[0], 'w');
+}
+
+TEST_F(GuardedMappingTest, MapsFilesThatAreOpenForReadingOnly) {
+  ASSERT_EQ(pwrite(file_.get(), "abc", 3, kPage), 3);
+  const std::string path = "/proc/self/fd/" + std::to_string(file_.get());
+  const FileDescriptor reader(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_THAT(GuardedMapping::Map(reader.get(), 0, kPage),
+              StatusIs(absl::StatusCode::kResourceExhausted, ::testing::_));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto mapping,
+                             GuardedMapping::MapReadOnly(reader.get(), kPage, 3 * kPage));
+  EXPECT_EQ(std::string(mapping->data(), 3), "abc");
+  ASSERT_EQ(ftruncate(file_.get(), kPage), 0);
+  EXPECT_EQ(static_cast<volatile char*>(mapping->data())[kPage], 0);
+  EXPECT_TRUE(mapping->damaged());
 }
 
 TEST_F(GuardedMappingTest, ReusesFreedSlots) {

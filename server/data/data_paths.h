@@ -1,0 +1,32 @@
+// Paths of clients below the directories that the operator allows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace braid {
+
+// Returns the path of data without symbolic links, "." and "..". Relative paths start at the first
+// root. `field` names the path in messages. INVALID_ARGUMENT if it leaves the roots, is too
+// long or has a loop of links, NOT_FOUND if it does not exist, FAILED_PRECONDITION without roots.
+absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
+                                            const std::vector<std::string>& roots,
+                                            absl::string_view field);
+
+// Returns the absolute path of an output, which need not exist, without symbolic links, "." and
+// "..". Keeps a '/' at the end. Relative paths start at `root`. INVALID_ARGUMENT if it leaves
+// `root`, is empty or too long or has a loop of links.
+absl::StatusOr<std::string> ResolveOutputPath(const std::string& path, const std::string& root,
+                                              absl::string_view field);
+
+// Returns true if `path` exists and, with its links resolved, is below one of the roots.
+bool ResolvesBelowAny(const std::string& path, const std::vector<std::string>& roots);
+
+// Returns the INVALID_ARGUMENT error for a path that is not below the roots.
+absl::Status LeavesRoots(absl::string_view path, const std::vector<std::string>& roots);
+
+}  // namespace braid

@@ -1,0 +1,366 @@
+#include "server/data/row_cache.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "arrow/record_batch.h"
+#include "nlohmann/json.hpp"
+#include "server/base/status.h"
+#include "server/data/read_ahead.h"
+#include "server/data/tensor_conversion.h"
+#include "server/storage/checksum.h"
+#include "server/storage/file_error.h"
+#include "server/storage/file_sink.h"
+#include "server/storage/files.h"
+
+namespace braid {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr size_t kLengthBytes = 8;
+constexpr size_t kMaxHeader = size_t{1} << 20;
+// Part of the keys: files of other versions are not found.
+constexpr int kFormatVersion = 1;
+constexpr absl::string_view kSuffix = ".rows";
+constexpr absl::Duration kProgressInterval = absl::Milliseconds(200);
+
+std::string KeyOf(const DataSource& source, const std::vector<TensorColumn>& tensors) {
+  std::string text = absl::StrCat(kFormatVersion, "\n", source.Identity());
+  for (const TensorColumn& tensor : tensors) {
+    // The name of the tensor does not change the bytes.
+    for (const std::string& column : tensor.columns) {
+      absl::StrAppend(&text, column.size(), " ", column, " ");
+    }
+    absl::StrAppend(&text, tensor.type.has_value() ? DataTypeName(*tensor.type) : "", " ",
+                    std::bit_cast<uint64_t>(tensor.scale), "\n");
+  }
+  return ChecksumOf(text);
+}
+
+// Formats the length and the header.
+std::string HeadOf(const std::vector<RowType>& fields) {
+  json list = json::array();
+  for (const RowType& field : fields) {
+    list.push_back({{"type", std::string(DataTypeName(field.type))}, {"shape", field.shape}});
+  }
+  const std::string text = json{{"fields", list}}.dump();
+  std::string head(kLengthBytes, '\0');
+  for (size_t b = 0; b < kLengthBytes; ++b) {
+    head[b] = static_cast<char>(uint64_t{text.size()} >> (8 * b));
+  }
+  return head + text;
+}
+
+struct Head {
+  std::vector<RowType> fields;
+  size_t bytes = 0;
+};
+
+std::optional<Head> ParseHead(const std::string& text) {
+  uint64_t length = 0;
+  if (text.size() < kLengthBytes) {
+    return std::nullopt;
+  }
+  for (size_t b = kLengthBytes; b-- > 0;) {
+    length = length << 8 | static_cast<unsigned char>(text[b]);
+  }
+  if (length > text.size() - kLengthBytes) {
+    return std::nullopt;
+  }
+  const json header = json::parse(text.substr(kLengthBytes, length), nullptr, false);
+  if (!header.is_object() || !header.contains("fields") || !header["fields"].is_array()) {
+    return std::nullopt;
+  }
+  Head head;
+  head.bytes = kLengthBytes + length;
+  for (const json& field : header["fields"]) {
+    if (!field.is_object() || !field.contains("type") || !field["type"].is_string() ||
+        !field.contains("shape") || !field["shape"].is_array()) {
+      return std::nullopt;
+    }
+    const auto type = DataTypeFromName(field["type"].get_ref<const std::string&>());
+    if (!type.has_value()) {
+      return std::nullopt;
+    }
+    RowType row{*type, {}};
+    for (const json& dim : field["shape"]) {
+      row.shape.push_back(dim.is_number_unsigned() ? dim.get<int64_t>() : kUnknownDim);
+    }
+    if (!RowBytes(row).has_value()) {
+      return std::nullopt;
+    }
+    head.fields.push_back(std::move(row));
+  }
+  return head;
+}
+
+absl::StatusOr<std::shared_ptr<const RowStore>> OpenRows(const std::string& path,
+                                                         const std::vector<TensorColumn>& tensors) {
+  BRAID_ASSIGN_OR_RETURN(const auto file, DataFile::Open(path));
+  BRAID_ASSIGN_OR_RETURN(const std::string text, file->Read(0, kMaxHeader));
+  const std::optional<Head> head = ParseHead(text);
+  if (!head.has_value() || head->fields.size() != tensors.size()) {
+    return absl::DataLossError(absl::StrCat("'", path, "' has a damaged header"));
+  }
+  const size_t bytes = static_cast<size_t>(file->bytes()) - head->bytes;
+  BRAID_ASSIGN_OR_RETURN(const auto range, MappedRange::Map(file, head->bytes, bytes));
+  size_t stride = 0;
+  std::vector<RowStore::Field> fields;
+  for (size_t f = 0; f < tensors.size(); ++f) {
+    // The values were converted when they were packed.
+    const TensorColumn packed{tensors[f].name, tensors[f].columns};
+    fields.push_back({packed, head->fields[f], range->data() + stride, 0, range});
+    stride += *RowBytes(head->fields[f]);
+  }
+  for (RowStore::Field& field : fields) {
+    field.stride = stride;
+  }
+  if (stride == 0 || bytes == 0 || bytes % stride != 0) {
+    return absl::DataLossError(absl::StrCat(
+        "'", path, "' has ", bytes, " bytes of rows (expected a multiple of ", stride, ")"));
+  }
+  return std::make_shared<RowStore>(static_cast<int64_t>(bytes / stride), std::move(fields));
+}
+
+// Tensors of one batch, converted as the job asks.
+absl::StatusOr<std::vector<HostTensor>> TensorsOf(const arrow::RecordBatch& batch,
+                                                  const std::vector<TensorColumn>& tensors,
+                                                  int64_t first_row) {
+  std::vector<HostTensor> read;
+  for (const TensorColumn& tensor : tensors) {
+    BRAID_ASSIGN_OR_RETURN(HostTensor one, ReadTensor(batch, tensor, first_row));
+    read.push_back(std::move(one));
+  }
+  return read;
+}
+
+// Interleaves the rows of the tensors.
+std::string PackRows(const std::vector<HostTensor>& tensors, size_t stride) {
+  const auto rows = static_cast<size_t>(tensors.front().rows());
+  std::string packed(rows * stride, '\0');
+  size_t offset = 0;
+  for (const HostTensor& tensor : tensors) {
+    const size_t row_bytes = tensor.bytes / std::max<size_t>(rows, 1);
+    const char* const source = static_cast<const char*>(tensor.data);
+    for (size_t row = 0; row < rows && row_bytes > 0; ++row) {
+      std::memcpy(packed.data() + row * stride + offset, source + row * row_bytes, row_bytes);
+    }
+    offset += row_bytes;
+  }
+  return packed;
+}
+
+struct PackedFile {
+  std::string path;
+  int64_t used_ns = 0;
+  int64_t bytes = 0;
+};
+
+// The time of access is set here, so that it is right on file systems that do not keep it. The time
+// of modification must not change while the file is mapped.
+void MarkUsed(const std::string& path) {
+  const timespec times[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+  // Without it, the file is removed earlier than necessary.
+  (void)utimensat(AT_FDCWD, path.c_str(), times, 0);
+}
+
+absl::StatusOr<PackedFile> DescribeFile(const std::string& path) {
+  struct stat about = {};
+  if (stat(path.c_str(), &about) != 0) {
+    return FileError(errno, "read", path);
+  }
+  return PackedFile{path, about.st_atim.tv_sec * int64_t{1'000'000'000} + about.st_atim.tv_nsec,
+                    about.st_size};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RowCache>> RowCache::Open(std::string directory, int64_t max_bytes) {
+  BRAID_RETURN_IF_ERROR(MakeDirectories(directory));
+  std::error_code error;
+  for (fs::directory_iterator child(directory, error), end; !error && child != end;
+       child.increment(error)) {
+    if (absl::EndsWith(child->path().native(), ".tmp")) {
+      BRAID_RETURN_IF_ERROR(RemoveTree(child->path()));
+    }
+  }
+  if (error) {
+    return FileError(error.value(), "list", directory);
+  }
+  return std::unique_ptr<RowCache>(new RowCache(std::move(directory), max_bytes));
+}
+
+absl::StatusOr<std::shared_ptr<const RowStore>> RowCache::Rows(
+    DataSource* source, const std::vector<TensorColumn>& tensors, const PackProgress& progress) {
+  if (tensors.empty()) {
+    return absl::InvalidArgumentError("no columns (expected at least one)");
+  }
+  for (const TensorColumn& tensor : tensors) {
+    BRAID_RETURN_IF_ERROR(TensorRowType(source->columns(), tensor).status());
+  }
+  const bool joins = std::any_of(tensors.begin(), tensors.end(), [](const TensorColumn& tensor) {
+    return tensor.columns.size() > 1;
+  });
+  if (source->arrays() != nullptr && !joins) {
+    return MapRows(*source, tensors);
+  }
+  const std::string path = absl::StrCat(directory_, "/", KeyOf(*source, tensors), kSuffix);
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const RowStore> rows,
+                         OpenOrClaim(tensors, path, progress));
+  if (rows != nullptr) {
+    return rows;
+  }
+  const std::string temporary = absl::StrCat(path, ".tmp");
+  const absl::StatusOr<int64_t> packed =
+      Pack(source, tensors, temporary, [&](int64_t done) -> absl::Status {
+        {
+          const absl::MutexLock lock(&mu_);
+          packing_[path] = done;
+        }
+        return progress(done);
+      });
+  if (!packed.ok()) {
+    // Gives the space back. The error of packing matters more.
+    RemoveTree(temporary).IgnoreError();
+  }
+  const absl::MutexLock lock(&mu_);
+  packing_.erase(path);
+  BRAID_RETURN_IF_ERROR(packed.status());
+  BRAID_RETURN_IF_ERROR(RenameDurably(temporary, path));
+  BRAID_RETURN_IF_ERROR(Evict(path, max_bytes_ - *packed));
+  return Use(tensors, path);
+}
+
+absl::StatusOr<std::shared_ptr<const RowStore>> RowCache::OpenOrClaim(
+    const std::vector<TensorColumn>& tensors, const std::string& path,
+    const PackProgress& progress) {
+  const auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !packing_.contains(path); };
+  while (!mu_.LockWhenWithTimeout(absl::Condition(&free), kProgressInterval)) {
+    const int64_t done = packing_.at(path);
+    mu_.Unlock();
+    BRAID_RETURN_IF_ERROR(progress(done));
+  }
+  std::error_code error;
+  absl::StatusOr<std::shared_ptr<const RowStore>> rows = nullptr;
+  if (fs::exists(path, error)) {
+    rows = Use(tensors, path);
+  }
+  if (absl::IsDataLoss(rows.status())) {
+    rows = nullptr;  // Packing replaces the damaged file.
+  }
+  if (rows.ok() && *rows == nullptr) {
+    packing_[path] = 0;
+  }
+  mu_.Unlock();
+  return rows;
+}
+
+absl::StatusOr<std::shared_ptr<const RowStore>> RowCache::Use(
+    const std::vector<TensorColumn>& tensors, const std::string& path) {
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const RowStore> rows, OpenRows(path, tensors));
+  MarkUsed(path);
+  // Stores of one file are not shared, because their tensors may have other names.
+  std::vector<std::weak_ptr<const RowStore>>& users = in_use_[path];
+  std::erase_if(users, [](const auto& user) { return user.expired(); });
+  users.push_back(rows);
+  return rows;
+}
+
+absl::StatusOr<int64_t> RowCache::Pack(DataSource* source, const std::vector<TensorColumn>& tensors,
+                                       const std::string& path,
+                                       const PackProgress& progress) const {
+  BRAID_ASSIGN_OR_RETURN(FileSink sink, FileSink::Create(path));
+  BRAID_ASSIGN_OR_RETURN(auto rows, source->Scan({.columns = ColumnsToRead(tensors)}));
+  ReadAhead scan(std::move(rows));
+  std::vector<RowType> fields;
+  size_t stride = 0;
+  int64_t row = 0;
+  while (true) {
+    BRAID_RETURN_IF_ERROR(progress(row));
+    BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<arrow::RecordBatch> batch, scan.Next());
+    if (batch == nullptr) {
+      break;
+    }
+    BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> columns, TensorsOf(*batch, tensors, row));
+    if (fields.empty()) {
+      for (const HostTensor& column : columns) {
+        fields.push_back(RowTypeOf(column));
+        stride += *RowBytes(fields.back());
+      }
+      if (stride == 0) {
+        return absl::InvalidArgumentError("rows without elements (expected at least one element)");
+      }
+      BRAID_RETURN_IF_ERROR(sink.Write(HeadOf(fields)));
+    }
+    for (size_t f = 0; f < fields.size(); ++f) {
+      // Lists of one batch have the same length, but batches may differ.
+      if (RowTypeOf(columns[f]) != fields[f]) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("column '", tensors[f].columns.front(), "', row ", row, ": ",
+                         RowTypeString(RowTypeOf(columns[f])), " (expected ",
+                         RowTypeString(fields[f]), ", as in row 0)"));
+      }
+    }
+    BRAID_RETURN_IF_ERROR(sink.Write(PackRows(columns, stride)));
+    row += batch->num_rows();
+    if (sink.bytes() > max_bytes_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the packed rows exceed the cache of ", max_bytes_,
+                       " bytes (expected fewer columns or rows, or a larger cache)"));
+    }
+  }
+  if (row == 0) {
+    return absl::InvalidArgumentError("no rows (expected at least one)");
+  }
+  BRAID_RETURN_IF_ERROR(sink.Finish());
+  return sink.bytes();
+}
+
+absl::Status RowCache::Evict(const std::string& path, int64_t limit) {
+  std::vector<PackedFile> files;
+  int64_t total = 0;
+  std::error_code error;
+  for (fs::directory_iterator child(directory_, error), end; !error && child != end;
+       child.increment(error)) {
+    if (absl::EndsWith(child->path().native(), kSuffix) && child->path() != path) {
+      BRAID_ASSIGN_OR_RETURN(PackedFile file, DescribeFile(child->path()));
+      total += file.bytes;
+      files.push_back(std::move(file));
+    }
+  }
+  if (error) {
+    return FileError(error.value(), "list", directory_);
+  }
+  std::sort(files.begin(), files.end(),
+            [](const PackedFile& a, const PackedFile& b) { return a.used_ns < b.used_ns; });
+  for (const PackedFile& file : files) {
+    if (total > limit && !InUse(file.path)) {
+      BRAID_RETURN_IF_ERROR(RemoveTree(file.path));
+      in_use_.erase(file.path);
+      total -= file.bytes;
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool RowCache::InUse(const std::string& path) const {
+  const auto users = in_use_.find(path);
+  return users != in_use_.end() && std::any_of(users->second.begin(), users->second.end(),
+                                               [](const auto& user) { return !user.expired(); });
+}
+
+}  // namespace braid

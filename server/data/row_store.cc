@@ -1,0 +1,78 @@
+#include "server/data/row_store.h"
+
+#include <cstring>
+#include <utility>
+
+#include "server/base/status.h"
+#include "server/data/convert_elements.h"
+#include "server/data/tensor_conversion.h"
+
+namespace braid {
+
+RowStore::RowStore(int64_t rows, std::vector<Field> fields)
+    : rows_(rows), fields_(std::move(fields)) {
+  for (const Field& field : fields_) {
+    row_bytes_ += *RowBytes({field.tensor.TargetType(field.stored.type), field.stored.shape});
+  }
+}
+
+absl::StatusOr<std::vector<HostTensor>> RowStore::Gather(absl::Span<const int64_t> rows) const {
+  std::vector<HostTensor> tensors;
+  for (const Field& field : fields_) {
+    BRAID_ASSIGN_OR_RETURN(HostTensor tensor, GatherField(field, rows));
+    tensors.push_back(std::move(tensor));
+  }
+  for (const Field& field : fields_) {
+    BRAID_RETURN_IF_ERROR(field.range->Check());
+  }
+  return tensors;
+}
+
+absl::StatusOr<HostTensor> RowStore::GatherField(const Field& field,
+                                                 absl::Span<const int64_t> rows) const {
+  const DataType type = field.tensor.TargetType(field.stored.type);
+  const size_t elements = *RowBytes(field.stored) / DataTypeSize(field.stored.type);
+  const size_t target_bytes = elements * DataTypeSize(type);
+  HostTensor tensor;
+  tensor.name = field.tensor.name;
+  tensor.type = type;
+  tensor.shape = {static_cast<int64_t>(rows.size())};
+  tensor.shape.insert(tensor.shape.end(), field.stored.shape.begin(), field.stored.shape.end());
+  tensor.bytes = rows.size() * target_bytes;
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char> memory, AllocateHost(tensor.bytes));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const char* const row = field.first + static_cast<size_t>(rows[i]) * field.stride;
+    if (ConvertElements(field.stored.type, row, type, field.tensor.scale, elements,
+                        memory.get() + i * target_bytes)
+            .has_value()) {
+      return InvalidRowValue(field.tensor.columns.front(), field.stored, row, rows[i], type);
+    }
+  }
+  tensor.data = memory.get();
+  tensor.owner = memory;
+  return tensor;
+}
+
+absl::StatusOr<std::shared_ptr<const RowStore>> MapRows(const DataSource& source,
+                                                        const std::vector<TensorColumn>& tensors) {
+  std::vector<RowStore::Field> fields;
+  int64_t rows = 0;
+  for (const TensorColumn& tensor : tensors) {
+    BRAID_RETURN_IF_ERROR(TensorRowType(source.columns(), tensor).status());
+    BRAID_ASSIGN_OR_RETURN(const std::vector<int> indices,
+                           ColumnIndices(source.columns(), tensor.columns));
+    const auto index = static_cast<size_t>(indices.front());
+    RowStore::Field field;
+    BRAID_ASSIGN_OR_RETURN(const HostTensor mapped,
+                           MapTensor((*source.arrays())[index], &field.range));
+    field.tensor = tensor;
+    field.stored = RowTypeOf(mapped);
+    field.first = static_cast<const char*>(mapped.data);
+    field.stride = *RowBytes(field.stored);
+    rows = mapped.rows();
+    fields.push_back(std::move(field));
+  }
+  return std::make_shared<RowStore>(rows, std::move(fields));
+}
+
+}  // namespace braid

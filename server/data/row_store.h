@@ -1,0 +1,58 @@
+// Random access to the rows of a data set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/base/host_tensor.h"
+#include "server/data/column.h"
+#include "server/data/data_file.h"
+#include "server/data/data_source.h"
+#include "server/data/tensor_column.h"
+
+namespace braid {
+
+// Rows in mapped files. Thread-safe.
+class RowStore {
+ public:
+  // One tensor of each row.
+  struct Field {
+    TensorColumn tensor;
+    RowType stored;
+    // Row r begins at first + r * stride.
+    const char* first = nullptr;
+    size_t stride = 0;
+    std::shared_ptr<const MappedRange> range;
+  };
+
+  // Requires fields with known shapes within their ranges.
+  RowStore(int64_t rows, std::vector<Field> fields);
+
+  int64_t rows() const { return rows_; }
+  // Bytes of one row of all tensors that Gather() returns.
+  size_t row_bytes() const { return row_bytes_; }
+
+  // Copies the rows into one tensor per field, in their order, converted as the fields ask. Blocks
+  // on the disk. ABORTED if a file changed; INVALID_ARGUMENT names the row of a value that cannot
+  // be converted.
+  absl::StatusOr<std::vector<HostTensor>> Gather(absl::Span<const int64_t> rows) const;
+
+ private:
+  absl::StatusOr<HostTensor> GatherField(const Field& field, absl::Span<const int64_t> rows) const;
+
+  const int64_t rows_;
+  const std::vector<Field> fields_;
+  size_t row_bytes_ = 0;
+};
+
+// Makes the arrays of a source a row store. Requires source.arrays() and one column per tensor.
+absl::StatusOr<std::shared_ptr<const RowStore>> MapRows(const DataSource& source,
+                                                        const std::vector<TensorColumn>& tensors);
+
+}  // namespace braid

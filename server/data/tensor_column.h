@@ -1,0 +1,46 @@
+// Columns of a table that become a tensor of a model.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "arrow/type_fwd.h"
+#include "server/base/host_tensor.h"
+#include "server/data/column.h"
+
+namespace braid {
+
+struct TensorColumn {
+  // Name of the tensor.
+  std::string name;
+  // One column, whose rows have the tensor's shape; or several columns of numbers, which are the
+  // elements of a vector, in this order.
+  std::vector<std::string> columns;
+  // Converts to this type; nullopt keeps the column's.
+  std::optional<DataType> type = std::nullopt;
+  // Factor, for floating-point types, as x.to(type) * scale in PyTorch.
+  double scale = 1;
+
+  // Returns the type of the tensor for a column of type `from`.
+  DataType TargetType(DataType from) const { return type.value_or(from); }
+};
+
+// Returns the type of the tensor's rows. INVALID_ARGUMENT if a column is unknown or is not a
+// tensor, if several columns are not numbers of one type, or for a scale of a type that is not
+// floating point.
+absl::StatusOr<RowType> TensorRowType(const std::vector<Column>& columns,
+                                      const TensorColumn& tensor);
+
+// Returns the names of the columns that the tensors need, each once.
+std::vector<std::string> ColumnsToRead(const std::vector<TensorColumn>& tensors);
+
+// Returns the rows of a batch as a tensor, converted as `tensor` asks. Shares the batch's memory if
+// nothing must be converted. Requires the columns that TensorRowType() accepts. `first_row` and
+// errors as in ToTensor() and ConvertTensor().
+absl::StatusOr<HostTensor> ReadTensor(const arrow::RecordBatch& batch, const TensorColumn& tensor,
+                                      int64_t first_row);
+
+}  // namespace braid

@@ -226,11 +226,10 @@ void BatchQueue::Run(size_t replica, TakenBatch taken) {
   Worker& worker = replicas_.worker(replica);
   // Workers cannot be woken in Take(): its caller holds a worker's lock.
   WakeWorkers(taken.workers_to_wake);
-  const PackedWeights::Use packed(packed_);
   const absl::Time start = absl::Now();
   Rows rows;
-  const absl::Status status = RunInference(
-      config_, worker, replicas_.replica(replica),
+  const absl::Status status = RunBatch(
+      replica,
       /*take=*/[&] { return absl::MakeConstSpan(rows = Start(worker, &taken)); },
       /*reply=*/[&](BatchResult result) { Reply(worker, rows, start, std::move(result)); });
   if (!status.ok()) {
@@ -239,6 +238,11 @@ void BatchQueue::Run(size_t replica, TakenBatch taken) {
   if (taken.is_short) {
     EndShortBatch(worker);
   }
+}
+
+absl::Status BatchQueue::RunBatch(size_t replica, TakeBatch take, ReplyToBatch reply) const {
+  const PackedWeights::Use packed(packed_);
+  return RunInference(config_, replicas_.worker(replica), replicas_.replica(replica), take, reply);
 }
 
 BatchQueue::Rows BatchQueue::Start(Worker& worker, TakenBatch* taken) const {

@@ -60,6 +60,11 @@ class BatchQueue final : public RequestQueue,
   int64_t version() const override { return version_; }
   const ModelStatistics& statistics() const override { return statistics_; }
   const ReplicaSet& replicas() const { return replicas_; }
+  // Returns the index of the replica on `worker`.
+  size_t ReplicaOf(const Worker& worker) const;
+  // Runs a batch on the calling worker, like RunInference(). Also for queues that share the
+  // replicas.
+  absl::Status RunBatch(size_t replica, TakeBatch take, ReplyToBatch reply) const;
   // Bytes of each replica's parameters and buffers; empty entries for formats that do not expose
   // them.
   const std::vector<int64_t>& bytes() const { return bytes_; }
@@ -83,7 +88,6 @@ class BatchQueue final : public RequestQueue,
   // Runs the next batch on the calling thread in place of an idle worker. False if there is no
   // batch or no idle worker.
   bool RunInline();
-  size_t ReplicaOf(const Worker& worker) const;
   // Returns when expiries_ must call Expire(), if that is earlier than the call it already knows
   // of; else InfiniteFuture.
   absl::Time ScheduleExpiry() ABSL_LOCKS_EXCLUDED(mu_);

@@ -14,6 +14,8 @@ constexpr double kHandOverMicroseconds = 50;
 constexpr double kMinRowToFixedRatio = 3;
 // Batches of a size class that are needed before its mean counts.
 constexpr int64_t kMinBatches = 4;
+// Costs per row that differ by less count as equal.
+constexpr double kTolerance = 1.05;
 // Upper limit of min_chunk_rows(), for very cheap rows.
 constexpr double kMaxMinChunk = 4096;
 
@@ -37,11 +39,11 @@ void ChunkCost::Record(int64_t rows, absl::Duration time) {
   ++size.batches;
   const double share = std::max(1.0 / static_cast<double>(size.batches), 1 - kDecay);
   size.row_time += (row_time - size.row_time) * share;
+  size.least_row_time = std::min(row_time, size.least_row_time / kDecay);
 }
 
 int64_t ChunkCost::NextMergeRows() {
   constexpr int64_t kExploreInterval = 16;
-  constexpr double kTolerance = 1.05;
   if (++merge_calls_ % kExploreInterval == 0) {
     return merge_calls_ / kExploreInterval % 2 == 0 ? 1 : std::numeric_limits<int64_t>::max();
   }
@@ -55,6 +57,37 @@ int64_t ChunkCost::NextMergeRows() {
     }
   }
   return std::numeric_limits<int64_t>::max();
+}
+
+int64_t ChunkCost::BestRows(int64_t max_rows, absl::Duration max_time) const {
+  constexpr int kMaxWorse = 2;  // one size may be worse by chance
+  const double limit = absl::ToDoubleMicroseconds(max_time);
+  const size_t last = SizeOf(max_rows);
+  double best = std::numeric_limits<double>::infinity();
+  int64_t best_rows = 1;
+  int worse = 0;
+  for (size_t k = 0; k <= last && worse < kMaxWorse; ++k) {
+    const int64_t rows = k == last ? max_rows : int64_t{1} << k;
+    const bool measured = sizes_[k].batches >= kMinBatches;
+    const auto n = static_cast<double>(rows);
+    const double time = measured ? sizes_[k].row_time * n
+                        : line_  ? line_->fixed + line_->row * n
+                                 : best * n;
+    if (k > 0 && time > limit) {
+      break;
+    }
+    if (!measured) {
+      return rows;
+    }
+    if (sizes_[k].least_row_time * kTolerance < best) {
+      best = sizes_[k].least_row_time;
+      best_rows = rows;
+      worse = 0;
+    } else {
+      ++worse;
+    }
+  }
+  return best_rows;
 }
 
 std::optional<ChunkCost::LinearCost> ChunkCost::Fit() const {

@@ -1,10 +1,12 @@
 // Learns what batches cost by their number of rows: the smallest chunk that is worth handing to
-// another worker, and the largest batch that is worth the copy of a merge.
+// another worker, the largest batch that is worth the copy of a merge, and the batch with the most
+// rows per second.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "absl/time/time.h"
@@ -14,7 +16,7 @@ namespace braid {
 // Used before anything is learned.
 inline constexpr int64_t kDefaultMinChunkRows = 8;
 
-// Not thread-safe. Owned by BatchQueue.
+// Not thread-safe. Owned by a queue.
 class ChunkCost {
  public:
   // Counts a batch that is about to run.
@@ -30,6 +32,11 @@ class ChunkCost {
   // those.
   int64_t NextMergeRows();
 
+  // Returns the batch size with the most rows per second, of 1, 2, 4, … and `max_rows`, without
+  // sizes that take longer than `max_time`. As long as a larger size may be better, returns the
+  // next one to measure. Prefers a smaller size to one that is less than 5 % better.
+  int64_t BestRows(int64_t max_rows, absl::Duration max_time) const;
+
   // Smallest chunk that is worth splitting off for an idle worker. Each chunk has a fixed cost,
   // which includes waking the worker. The rows cost at least three times as much, so that splitting
   // wastes at most a quarter.
@@ -44,7 +51,10 @@ class ChunkCost {
   // Batches of 2^k to 2^(k+1) - 1 rows.
   struct SizeClass {
     int64_t batches = 0;
-    double row_time = 0;  // running mean, microseconds per row
+    // Microseconds per row: running mean, and the least of recent batches, which does not contain
+    // delays by other threads.
+    double row_time = 0;
+    double least_row_time = std::numeric_limits<double>::infinity();
   };
   // cost(rows) = fixed + row * rows, in microseconds.
   struct LinearCost {

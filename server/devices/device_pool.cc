@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "server/base/background_thread.h"
 #include "server/base/status.h"
 #include "server/devices/cuda_backend.h"
 #include "server/devices/device.h"
@@ -47,6 +48,16 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(const DeviceSlot& slot, CudaB
   return device;
 }
 
+std::unique_ptr<Worker> MakeBackgroundWorker(const Worker::Options& options, int threads) {
+  std::unique_ptr<Worker> worker;
+  // Threads inherit their priority, the worker's from this one, and its intra-op threads from it.
+  std::thread([&] {
+    EnterBackground("background");
+    worker = std::make_unique<Worker>(options, MakeCpuDevice(threads));
+  }).join();
+  return worker;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(const Options& options) {
@@ -68,10 +79,11 @@ absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(
         .info("device {}: {}", slot.name,
               slot.kind == DeviceKind::kCpu ? fmt::format("{} intra-op threads", threads.cpu)
                                             : device->hardware());
-    pool->workers_.push_back(
-        std::make_unique<Worker>(Worker::Options{slot.name, options.training_share, options.clock,
-                                                 options.metrics, options.on_lost, inline_batch},
-                                 std::move(device)));
+    const Worker::Options worker{slot.name,       options.training_share, options.clock,
+                                 options.metrics, options.on_lost,        inline_batch};
+    pool->workers_.push_back(std::make_unique<Worker>(worker, std::move(device)));
+    pool->background_workers_.push_back(
+        slot.kind == DeviceKind::kCpu ? MakeBackgroundWorker(worker, threads.cpu) : nullptr);
   }
   return pool;
 }
@@ -80,12 +92,26 @@ DevicePool::~DevicePool() {
   for (const std::unique_ptr<Worker>& worker : workers_) {
     worker->Stop();
   }
+  for (const std::unique_ptr<Worker>& worker : background_workers_) {
+    if (worker != nullptr) {
+      worker->Stop();
+    }
+  }
 }
 
 std::vector<Worker*> DevicePool::workers() const {
   std::vector<Worker*> workers;
   for (const std::unique_ptr<Worker>& worker : workers_) {
     workers.push_back(worker.get());
+  }
+  return workers;
+}
+
+std::vector<Worker*> DevicePool::background_workers() const {
+  std::vector<Worker*> workers;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const std::unique_ptr<Worker>& background = background_workers_[i];
+    workers.push_back((background != nullptr ? background : workers_[i]).get());
   }
   return workers;
 }
@@ -100,8 +126,15 @@ std::vector<DeviceSlotView> DevicePool::View() const {
                         worker.device().hardware(),
                         worker.samples(),
                         {}};
+    const Worker* const background = background_workers_[i].get();
+    if (background != nullptr) {
+      view.samples += background->samples();
+    }
     for (int p = 0; p < kPhases; ++p) {
-      view.busy[static_cast<size_t>(p)] = worker.busy(static_cast<Phase>(p));
+      const auto phase = static_cast<Phase>(p);
+      view.busy[static_cast<size_t>(p)] =
+          worker.busy(phase) +
+          (background != nullptr ? background->busy(phase) : absl::ZeroDuration());
     }
     views.push_back(std::move(view));
   }

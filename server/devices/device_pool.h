@@ -40,6 +40,10 @@ class DevicePool {
   ~DevicePool();
 
   std::vector<Worker*> workers() const;
+  // Returns a worker of each slot for jobs that train, in the same order and with the same names.
+  // On a CPU slot, its thread has a low priority (EnterBackground()), so that requests interrupt a
+  // step. On a GPU, it is the slot's only worker.
+  std::vector<Worker*> background_workers() const;
   // Returns the current state of each slot.
   std::vector<DeviceSlotView> View() const;
   // Returns access to memory of all GPUs that the process may use, with or without slots.
@@ -48,6 +52,7 @@ class DevicePool {
  private:
   std::vector<DeviceSlot> slots_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Worker>> background_workers_;  // nullptr for a GPU
 };
 
 }  // namespace braid

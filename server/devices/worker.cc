@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -90,11 +91,11 @@ void Worker::PostToAll(const std::vector<Worker*>& workers,
   }
 }
 
-void Worker::AddSource(std::weak_ptr<WorkSource> source) {
+void Worker::AddSource(std::weak_ptr<WorkSource> source, bool background) {
   const absl::MutexLock lock(&mu_);
   // The new source gets no credit for the time before.
   const absl::Duration served = sources_.empty() ? absl::ZeroDuration() : sources_.front().served;
-  sources_.push_back({std::move(source), served});
+  sources_.push_back({std::move(source), background, served});
   wake_.Signal();
 }
 
@@ -165,7 +166,7 @@ void Worker::TakeBack() {
   WorkSource::Next next = TakeBatch(options_.clock->Now());
   if (std::holds_alternative<WorkSource::Work>(next)) {
     handed_over_ = std::get<WorkSource::Work>(std::move(next));
-    working_ = true;
+    working_ = !sources_.front().background;
     asleep_ = false;
     wake_.Signal();
   } else if (std::get<absl::Time>(next) < absl::InfiniteFuture()) {
@@ -325,7 +326,7 @@ Worker::Choice Worker::Choose() {
       until = std::get<absl::Time>(next);
     }
     if (choice.work) {
-      working_ = true;
+      working_ = choice.kind == WorkKind::kTask || !sources_.front().background;
       asleep_ = false;
       return choice;
     }
@@ -338,10 +339,14 @@ Worker::Choice Worker::Choose() {
 
 WorkSource::Next Worker::TakeBatch(absl::Time now) {
   std::erase_if(sources_, [](const Source& s) { return s.source.expired(); });
-  std::stable_sort(sources_.begin(), sources_.end(),
-                   [](const Source& a, const Source& b) { return a.served < b.served; });
+  std::stable_sort(sources_.begin(), sources_.end(), [](const Source& a, const Source& b) {
+    return std::tie(a.background, a.served) < std::tie(b.background, b.served);
+  });
   absl::Time earliest = absl::InfiniteFuture();
   for (size_t i = 0; i < sources_.size(); ++i) {
+    if (sources_[i].background && !tasks_.empty()) {
+      break;
+    }
     const std::shared_ptr<WorkSource> source = sources_[i].source.lock();
     if (source == nullptr) {
       continue;
@@ -359,6 +364,9 @@ WorkSource::Next Worker::TakeBatch(absl::Time now) {
 WorkSource::Next Worker::TakeBatch(Sources::iterator place, WorkSource& from, absl::Time now) {
   WorkSource::Next next = from.Take(*this, now);
   if (std::holds_alternative<WorkSource::Work>(next)) {
+    if (!place->background) {
+      MarkForeground(now);
+    }
     // The sources before it have no work and get no credit for this time.
     for (auto idle = sources_.begin(); idle != place; ++idle) {
       idle->served = place->served;
@@ -369,10 +377,12 @@ WorkSource::Next Worker::TakeBatch(Sources::iterator place, WorkSource& from, ab
 }
 
 void Worker::CountBatch(absl::Duration time) {
-  share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
   // The source is still the first one: new sources are added at the end.
   if (sources_.empty()) {
     return;  // stopped
+  }
+  if (!sources_.front().background) {
+    share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
   }
   if (const std::shared_ptr<WorkSource> source = sources_.front().source.lock()) {
     sources_.front().served += time / source->weight();
@@ -383,7 +393,10 @@ Worker::Task Worker::TakeTask() {
   PostedTask next = std::move(tasks_.front());
   tasks_.pop_front();
   RecordQueued(DeviceWork::kTraining, absl::Now() - next.posted);
+  MarkForeground(options_.clock->Now());
   return std::move(next.task);
 }
+
+void Worker::MarkForeground(absl::Time now) { last_foreground_ = absl::ToUnixNanos(now); }
 
 }  // namespace braid

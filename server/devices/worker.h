@@ -4,7 +4,8 @@
 // training step or a warm-up run, and run in the order of posting. Batches are pulled: a free
 // worker asks its sources, the queues of the models that it has replicas of, and starts with the
 // source that has used the least of its time. Batches go first, but tasks get `training_share` of
-// the time while both wait.
+// the time while both wait. Background sources, those of jobs, are asked only if no task and no
+// batch of another source is ready.
 //
 // A batch that takes less time than waking a thread may run on the thread that submits it
 // (RunInline()). Models are loaded by other threads, on a stream of their own (RunOnLoadThreads()).
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -94,8 +96,10 @@ class Worker {
   // order, so tasks that wait for each other do not deadlock.
   static void PostToAll(const std::vector<Worker*>& workers, absl::FunctionRef<Task(size_t)> task);
 
-  // Adds a source, which the worker asks as long as it lives.
-  void AddSource(std::weak_ptr<WorkSource> source) ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds a source, which the worker asks as long as it lives. Batches of a `background` source run
+  // only when there is no other work.
+  void AddSource(std::weak_ptr<WorkSource> source, bool background = false)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Makes a sleeping worker ask its sources again. Returns false if it is busy or already woken.
   bool Wake() ABSL_LOCKS_EXCLUDED(mu_);
   // Runs the next batch of `source` on the calling thread, which is no worker's, if the worker is
@@ -140,16 +144,19 @@ class Worker {
     const absl::MutexLock lock(&mu_);
     return !tasks_.empty() || sources_.size() > 1;
   }
-  // Returns true if the worker is idle.
+  // Returns true if the worker is idle, or soon will be because it runs a background batch.
   bool free() const { return !working_.load(); }
+  // Returns when the worker last started other than background work; a time long ago if never.
+  absl::Time last_foreground() const { return absl::FromUnixNanos(last_foreground_.load()); }
   absl::Duration busy(Phase phase) const;
   int64_t samples() const { return samples_.load(std::memory_order_relaxed); }
 
  private:
   struct Source {
     std::weak_ptr<WorkSource> source;
+    bool background = false;
     // Time of its batches divided by its weight. A source that had no work does not catch up.
-    absl::Duration served;
+    absl::Duration served = {};
   };
   struct PostedTask {
     Task task;
@@ -206,6 +213,7 @@ class Worker {
   // Charges `time` to the source of the latest batch.
   void CountBatch(absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Task TakeTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void MarkForeground(absl::Time now);
 
   // Constant after construction.
   const Options options_;
@@ -219,7 +227,8 @@ class Worker {
 
   // Thread-safe.
   DeviceMetrics metrics_;
-  std::atomic<bool> working_{true};
+  std::atomic<bool> working_{true};                                            // on foreground work
+  std::atomic<int64_t> last_foreground_{std::numeric_limits<int64_t>::min()};  // Unix nanoseconds
   std::atomic<bool> asleep_{false};
   std::atomic<int64_t> samples_{0};
   std::atomic<bool> healthy_{true};
@@ -235,7 +244,8 @@ class Worker {
   // Batch that TakeBack() took for the worker's thread.
   WorkSource::Work handed_over_ ABSL_GUARDED_BY(mu_);
   std::deque<PostedTask> tasks_ ABSL_GUARDED_BY(mu_);
-  // Sorted by `served`, except that the source of the latest batch is first.
+  // Background sources last, then sorted by `served`, except that the source of the latest batch is
+  // first.
   Sources sources_ ABSL_GUARDED_BY(mu_);
   WorkShare share_ ABSL_GUARDED_BY(mu_);
 

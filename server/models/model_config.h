@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -121,6 +122,8 @@ struct ModelConfig {
   // Minimum number of rows of the package. Smaller batches are padded with copies of a row, unless
   // rows depend on each other.
   int64_t min_rows = 1;
+  // Maximum number of rows of the package.
+  int64_t max_rows = std::numeric_limits<int64_t>::max();
   // Maximum time that a batch waits for more rows while a worker is free.
   absl::Duration max_queue_delay;
   // Batch sizes that run without waiting for more rows. Ascending.

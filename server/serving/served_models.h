@@ -117,6 +117,10 @@ class ServedModels {
   // All served versions.
   std::vector<ServedVersion> Served() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Makes the queue of a version that does not enter the table. It lives as long as the caller
+  // keeps it.
+  std::shared_ptr<BatchQueue> MakeQueue(LoadedVersion version) const;
+
   // Configuration of the last load; a different object after each load. NOT_FOUND if `name` is not
   // served.
   absl::StatusOr<std::shared_ptr<const ModelConfig>> FindConfig(absl::string_view name) const
@@ -147,7 +151,6 @@ class ServedModels {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void AddStates(const std::string& name, const Entry& entry,
                         std::vector<ModelState>* states);
-  std::shared_ptr<BatchQueue> MakeQueue(LoadedVersion version) const;
   // Add to `entry`, and remove versions that are no longer to be served. Move removed queues to
   // `removed`, to be freed after the lock is released.
   static void Add(const std::shared_ptr<BatchQueue>& queue, Entry* entry, Removed* removed);

@@ -7,7 +7,7 @@
 namespace braid {
 namespace {
 
-constexpr std::array<absl::string_view, kDeviceWorks> kWorkNames = {"inference", "training"};
+constexpr std::array<absl::string_view, kDeviceWorks> kWorkNames = {"inference", "training", "job"};
 
 }  // namespace
 
@@ -19,6 +19,9 @@ DeviceMetrics::DeviceMetrics(Metrics* metrics, absl::string_view device) {
   for (size_t w = 0; w < samples_.size(); ++w) {
     samples_[w] = &table.device_samples.At({device, kWorkNames[w]});
     chunk_size_[w] = &table.chunk_size.At({device, kWorkNames[w]});
+  }
+  for (const DeviceWork work : {DeviceWork::kInference, DeviceWork::kTraining}) {
+    const auto w = static_cast<size_t>(work);
     queue_duration_[w] = &table.device_queue.At({device, kWorkNames[w]});
   }
 }

@@ -14,8 +14,8 @@
 namespace braid {
 
 // Purpose of work on a device.
-enum class DeviceWork { kInference, kTraining };
-inline constexpr int kDeviceWorks = 2;
+enum class DeviceWork { kInference, kTraining, kJob };
+inline constexpr int kDeviceWorks = 3;
 
 // Owned by a worker. Thread-safe.
 class DeviceMetrics {
@@ -27,7 +27,7 @@ class DeviceMetrics {
   void AddBusy(Phase phase, absl::Duration busy);
   // Counts a forward pass of `rows` rows.
   void CountChunk(DeviceWork work, int64_t rows);
-  // Records the queueing time of the worker's next work.
+  // Records the queueing time of the worker's next work, which is not kJob.
   void RecordQueued(DeviceWork work, absl::Duration queued);
 
  private:

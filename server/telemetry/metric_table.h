@@ -163,7 +163,13 @@ struct MetricTable {
                    MetricGroup::kInference,
                    "braid_inference_samples_total",
                    {"model"},
-                   "Rows inferred."};
+                   "Rows inferred for requests."};
+  Counters job_samples{&table,
+                       MetricGroup::kInference,
+                       "braid_job_samples_total",
+                       {"model"},
+                       "Rows inferred for jobs. The other metrics of this group do not count "
+                       "jobs."};
 
   Counters busy{&table,
                 MetricGroup::kDevices,
@@ -175,13 +181,13 @@ struct MetricTable {
                           MetricGroup::kDevices,
                           "braid_device_samples_total",
                           {"device", "work"},
-                          "Rows of the forward passes on a device. work is inference, or training "
-                          "for all work of trainers."};
+                          "Rows of the forward passes on a device. work is inference, job for "
+                          "inference jobs, or training for all work of trainers."};
   Histograms chunk_size{&table,
                         MetricGroup::kDevices,
                         "braid_device_chunk_size_rows",
                         {"device", "work"},
-                        "Rows per forward pass on a device, for inference or training.",
+                        "Rows per forward pass on a device, for inference, jobs or training.",
                         Rows()};
 
   Histograms device_queue{&table,

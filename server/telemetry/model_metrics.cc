@@ -20,7 +20,7 @@ ModelMetrics::Hold::~Hold() {
   table_->models.erase(found);
   const auto drop = [this](auto&... families) { (families.Drop("model", model_), ...); };
   drop(table_->requests, table_->request_duration, table_->queue_rows, table_->queue_duration,
-       table_->batch_size, table_->samples);
+       table_->batch_size, table_->samples, table_->job_samples);
 }
 
 ModelMetrics::ModelMetrics(Metrics* metrics, absl::string_view model)
@@ -28,13 +28,18 @@ ModelMetrics::ModelMetrics(Metrics* metrics, absl::string_view model)
       queue_rows_(metrics->table_->queue_rows.At({model})),
       queue_duration_(metrics->table_->queue_duration.At({model})),
       batch_size_(metrics->table_->batch_size.At({model})),
-      samples_(metrics->table_->samples.At({model})) {}
+      samples_(metrics->table_->samples.At({model})),
+      job_samples_(metrics->table_->job_samples.At({model})) {}
 
 ModelMetrics::~ModelMetrics() = default;
 
 void ModelMetrics::CountBatch(int64_t rows) {
   batch_size_.Observe(static_cast<double>(rows));
   samples_.Increment(static_cast<double>(rows));
+}
+
+void ModelMetrics::CountJobBatch(int64_t rows) {
+  job_samples_.Increment(static_cast<double>(rows));
 }
 
 void ModelMetrics::AddQueuedRows(int64_t delta) {

@@ -15,8 +15,8 @@ namespace braid {
 
 struct MetricTable;
 
-// Each user of a model owns one: the queues of its versions and its trainers. They share the
-// series, which exist as long as one of them. Thread-safe.
+// Each user of a model owns one: the queues of its versions, its jobs and its trainers. They share
+// the series, which exist as long as one of them. Thread-safe.
 class ModelMetrics {
  public:
   // `metrics` outlives it.
@@ -27,6 +27,8 @@ class ModelMetrics {
 
   // Counts a batch of `rows` rows.
   void CountBatch(int64_t rows);
+  // Counts a batch of `rows` rows of a job.
+  void CountJobBatch(int64_t rows);
   // Adds `delta` to the number of rows in the queue.
   void AddQueuedRows(int64_t delta);
   // Records the time until a worker took the first rows of a request.
@@ -51,6 +53,7 @@ class ModelMetrics {
   prometheus::Histogram& queue_duration_;
   prometheus::Histogram& batch_size_;
   prometheus::Counter& samples_;
+  prometheus::Counter& job_samples_;
 };
 
 }  // namespace braid

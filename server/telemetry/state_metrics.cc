@@ -20,6 +20,10 @@ enum Row : size_t {
   kDeviceHealthy,
   kDeviceMemory,
   kTrainers,
+  kJobs,
+  kJobProgress,
+  kJobRows,
+  kJobWait,
   kBuildInfo,
 };
 
@@ -66,6 +70,27 @@ const std::vector<MetricDescription>& StateMetrics::Descriptions() {
        MetricType::Gauge,
        {"state"},
        "Trainers by state: running or failed (an update was interrupted)."},
+      {MetricGroup::kJobs,
+       "braid_jobs",
+       MetricType::Gauge,
+       {"kind", "state"},
+       "Jobs by kind (train, infer) and state. Ended ones until their records are removed "
+       "(--job_retention_days)."},
+      {MetricGroup::kJobs,
+       "braid_job_progress_ratio",
+       MetricType::Gauge,
+       {"job", "kind", "model"},
+       "Share of a running job's rows that are done, from 0 to 1."},
+      {MetricGroup::kJobs,
+       "braid_job_rows_per_second",
+       MetricType::Gauge,
+       {"job", "kind", "model"},
+       "Rows per second of a running job, over the last seconds."},
+      {MetricGroup::kJobs,
+       "braid_job_data_wait_seconds",
+       MetricType::Gauge,
+       {"job", "kind", "model"},
+       "Time that a running job's devices waited for data, since it last started."},
       {MetricGroup::kProcess,
        "braid_build_info",
        MetricType::Gauge,
@@ -99,6 +124,15 @@ std::vector<MetricFamily> StateMetrics::Collect() const {
   }
   add(kTrainers, {"running"}, static_cast<double>(state.running_trainers));
   add(kTrainers, {"failed"}, static_cast<double>(state.failed_trainers));
+  for (const JobsInState& jobs : state.jobs) {
+    add(kJobs, {jobs.kind, jobs.state}, static_cast<double>(jobs.jobs));
+  }
+  for (const RunningJobState& job : state.running_jobs) {
+    const std::vector<std::string> labels = {job.job, job.kind, job.model};
+    add(kJobProgress, labels, job.progress);
+    add(kJobRows, labels, job.rows_per_second);
+    add(kJobWait, labels, job.wait_seconds);
+  }
   add(kBuildInfo, {state.version}, 1);
   std::erase_if(families, [](const MetricFamily& family) { return family.metric.empty(); });
   return families;

@@ -31,6 +31,21 @@ struct ServedVersionState {
   int64_t version = 0;
 };
 
+struct JobsInState {
+  std::string kind;   // "train", "infer"
+  std::string state;  // "queued", "running", …
+  int64_t jobs = 0;
+};
+
+struct RunningJobState {
+  std::string job;
+  std::string kind;
+  std::string model;
+  double progress = 0;  // done, of 1
+  double rows_per_second = 0;
+  double wait_seconds = 0;
+};
+
 struct ServerState {
   std::string version;
   int64_t requests = 0;       // in flight
@@ -39,6 +54,8 @@ struct ServerState {
   std::vector<DeviceState> devices = {};
   int64_t running_trainers = 0;
   int64_t failed_trainers = 0;
+  std::vector<JobsInState> jobs = {};
+  std::vector<RunningJobState> running_jobs = {};
 };
 
 // Thread-safe.

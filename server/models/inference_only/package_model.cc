@@ -81,6 +81,7 @@ absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& in
     if (batched) {
       config->max_batch_size = std::min(config->max_batch_size, interface.inputs[p].dims[0].max);
       config->min_rows = std::max(config->min_rows, interface.inputs[p].dims[0].min);
+      config->max_rows = std::min(config->max_rows, interface.inputs[p].dims[0].max);
     }
   }
   return order;

@@ -1,6 +1,7 @@
 #include "server/batching/chunk_cost.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <variant>
@@ -209,6 +210,72 @@ TEST(MergeRowsTest, VeryLargeBatchesShareTheLastSizeClass) {
     cost.Record(int64_t{1} << 40, absl::Seconds(1));
   }
   EXPECT_EQ(MergeRows(&cost), int64_t{1} << 31);
+}
+
+using Cost = std::function<absl::Duration(int64_t rows)>;
+
+// Runs 200 batches of the sizes that BestRows() returns. Returns the last one.
+int64_t Settle(ChunkCost* cost, const Cost& time, int64_t max_rows,
+               absl::Duration max_time = absl::InfiniteDuration()) {
+  for (int batch = 0; batch < 200; ++batch) {
+    const int64_t rows = cost->BestRows(max_rows, max_time);
+    EXPECT_LE(rows, max_rows);
+    EXPECT_TRUE(rows == 1 || time(rows) <= max_time) << rows;
+    cost->Record(rows, time(rows));
+  }
+  return cost->BestRows(max_rows, max_time);
+}
+
+Cost Linear(absl::Duration fixed, absl::Duration row) {
+  return [=](int64_t rows) { return fixed + rows * row; };
+}
+
+TEST(BestRowsTest, StopsGrowingWhereRowsNoLongerGetCheaper) {
+  ChunkCost cost;
+  // 1,024 rows: 11.0 us a row; 2,048 rows: 10.5; 4,096: 10.2; 8,192: 10.1.
+  EXPECT_EQ(Settle(&cost, Linear(absl::Milliseconds(1), absl::Microseconds(10)), 1 << 20), 4096);
+  ChunkCost expensive;
+  EXPECT_EQ(Settle(&expensive, Linear(absl::ZeroDuration(), absl::Milliseconds(20)), 256), 1);
+}
+
+TEST(BestRowsTest, PassesASizeThatIsWorse) {
+  const Cost time = [](int64_t rows) {
+    return absl::Microseconds(100) + (rows == 4 ? 40 : 0) * absl::Microseconds(10);
+  };
+  ChunkCost cost;
+  EXPECT_EQ(Settle(&cost, time, 64), 64);
+}
+
+TEST(BestRowsTest, DelaysByOtherThreadsDoNotCount) {
+  int batch = 0;
+  const Cost time = [&](int64_t) {
+    return absl::Microseconds(100) +
+           (++batch % 3 == 0 ? absl::Milliseconds(50) : absl::ZeroDuration());
+  };
+  ChunkCost cost;
+  EXPECT_EQ(Settle(&cost, time, 64), 64);
+}
+
+TEST(BestRowsTest, LargerBatchesThatAreSlowerAreNotTaken) {
+  const Cost time = [](int64_t rows) {  // such as beyond a cache
+    return rows * absl::Microseconds(rows > 32 ? 20 : 10) + absl::Microseconds(100);
+  };
+  ChunkCost cost;
+  EXPECT_EQ(Settle(&cost, time, 4096), 32);
+}
+
+TEST(BestRowsTest, LimitsRowsAndTime) {
+  const Cost time = Linear(absl::Milliseconds(2), absl::Microseconds(100));
+  ChunkCost cost;
+  EXPECT_EQ(Settle(&cost, time, 1000, absl::Milliseconds(8)), 32);
+  // The limit ends: the larger sizes are measured.
+  EXPECT_EQ(Settle(&cost, time, 1000), 1000);
+  EXPECT_EQ(Settle(&cost, time, 1000, absl::Milliseconds(8)), 32);
+  ChunkCost odd;
+  EXPECT_EQ(Settle(&odd, time, 100), 100);
+  ChunkCost slow;
+  EXPECT_EQ(
+      Settle(&slow, Linear(absl::Seconds(1), absl::ZeroDuration()), 64, absl::Milliseconds(8)), 1);
 }
 
 }  // namespace

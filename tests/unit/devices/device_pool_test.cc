@@ -1,10 +1,14 @@
 #include "server/devices/device_pool.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "ATen/Parallel.h"
+#include "absl/synchronization/mutex.h"
 #include "c10/core/CPUAllocator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,6 +20,7 @@
 namespace braid {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 int IntraOpThreads(Worker& worker) {
@@ -55,6 +60,44 @@ TEST_F(DevicePoolTest, AppliesIntraOpThreads) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 3));
   EXPECT_EQ(IntraOpThreads(*pool->workers().front()), 3);
   EXPECT_EQ(pool->View().front().threads, 3);
+}
+
+// Returns the nice values of the worker's threads.
+std::set<int> NiceValues(Worker& worker) {
+  std::set<int> values;
+  EXPECT_THAT(RunOnEach({&worker}, Phase::kLoad,
+                        [&](size_t) {
+                          absl::Mutex mu;
+                          at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
+                            const absl::MutexLock lock(&mu);
+                            values.insert(getpriority(PRIO_PROCESS, 0));
+                          });
+                          return absl::OkStatus();
+                        }),
+              IsOk());
+  return values;
+}
+
+TEST_F(DevicePoolTest, TrainsJobsOnThreadsOfLowPriority) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 2));
+  ASSERT_EQ(pool->background_workers().size(), 2);
+  Worker& background = *pool->background_workers()[1];
+  EXPECT_EQ(background.name(), "cpu:1");
+  const int usual = *NiceValues(*pool->workers()[1]).begin();
+  EXPECT_THAT(NiceValues(background), ElementsAre(std::min(usual + 10, 19)));
+}
+
+TEST_F(DevicePoolTest, TrainsJobsOnTheOnlyWorkerOfAGpu) {
+  FakeCudaBackend cuda(1);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cuda", 1, &cuda));
+  EXPECT_EQ(pool->background_workers(), pool->workers());
+}
+
+TEST_F(DevicePoolTest, CountsTheWorkOfJobs) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu", 1));
+  pool->background_workers()[0]->CountChunk(DeviceWork::kTraining, 3);
+  pool->workers()[0]->CountChunk(DeviceWork::kInference, 4);
+  EXPECT_EQ(pool->View()[0].samples, 7);
 }
 
 TEST_F(DevicePoolTest, DividesTheCoresByDefault) {

@@ -3,10 +3,12 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
@@ -87,6 +89,61 @@ TEST(WorkerTest, RunsBatchesBeforeTasks) {
   }
   done.Wait();
   EXPECT_THAT(order, ElementsAre(::testing::StrEq("batch"), ::testing::StrEq("task")));
+}
+
+TEST(WorkerTest, RunsBackgroundBatchesLast) {
+  const WorkerFleet fleet(1);
+  const auto source = std::make_shared<QueueSource>();
+  const auto background = std::make_shared<QueueSource>();
+  std::vector<std::string> order;
+  absl::BlockingCounter done(3);
+  const auto work = [&](const char* name) {
+    return [&, name] {
+      order.emplace_back(name);
+      done.DecrementCount();
+    };
+  };
+  {
+    const WorkerBlock block(fleet.worker(0));
+    background->Push(work("background"));
+    source->Push(work("batch"));
+    fleet.worker(0).AddSource(background, /*background=*/true);
+    fleet.worker(0).AddSource(source);
+    fleet.worker(0).Post(work("task"));
+  }
+  done.Wait();
+  EXPECT_THAT(order, ElementsAre("batch", "task", "background"));
+}
+
+TEST(WorkerTest, KnowsWhenItLastHadForegroundWork) {
+  ManualClock clock;
+  clock.Advance(absl::Hours(7));
+  Metrics metrics;
+  const auto source = std::make_shared<QueueSource>();
+  const auto background = std::make_shared<QueueSource>();
+  Worker worker({"cpu:0", 0.25, &clock, &metrics}, MakeCpuDevice(1));
+  worker.AddSource(source);
+  worker.AddSource(background, /*background=*/true);
+  // Runs work and returns the time of the last foreground work, and whether the worker is free.
+  const auto run = [&](absl::FunctionRef<void(Worker::Task)> add) {
+    absl::Notification done;
+    std::pair<absl::Time, bool> seen;
+    add([&] {
+      seen = {worker.last_foreground(), worker.free()};
+      done.Notify();
+    });
+    worker.Wake();
+    done.WaitForNotification();
+    return seen;
+  };
+  const absl::Time start = clock.Now();
+  const auto [never, free] = run([&](Worker::Task work) { background->Push(std::move(work)); });
+  EXPECT_LT(never, start - absl::Hours(24 * 365));
+  EXPECT_TRUE(free);
+  EXPECT_EQ(run([&](Worker::Task work) { worker.Post(std::move(work)); }), std::pair(start, false));
+  clock.Advance(absl::Seconds(1));
+  EXPECT_EQ(run([&](Worker::Task work) { source->Push(std::move(work)); }),
+            std::pair(start + absl::Seconds(1), false));
 }
 
 // Source of batches of about a millisecond that it shares with other sources.

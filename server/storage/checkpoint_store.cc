@@ -172,8 +172,9 @@ absl::Status CheckpointStore::MakeNewest(absl::string_view name, std::string sta
   return absl::OkStatus();
 }
 
-absl::Status CheckpointStore::Retain(int64_t keep) {
+absl::Status CheckpointStore::Retain(int64_t keep, absl::string_view kept) {
   std::vector<CheckpointInfo> infos = List();
+  std::erase_if(infos, [kept](const CheckpointInfo& info) { return info.name == kept; });
   if (keep <= 0 || std::cmp_less_equal(infos.size(), keep)) {
     return absl::OkStatus();
   }

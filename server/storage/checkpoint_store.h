@@ -78,8 +78,9 @@ class CheckpointStore {
   // it after a restore, so that the next start continues from there. Errors as Read() and Write().
   absl::Status MakeNewest(absl::string_view name, std::string state) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Removes all but the newest `keep` checkpoints; 0 keeps all. Damaged ones stay and do not count.
-  absl::Status Retain(int64_t keep) ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes all but the newest `keep` checkpoints; 0 keeps all. Damaged ones and `kept` stay and do
+  // not count.
+  absl::Status Retain(int64_t keep, absl::string_view kept = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // Oldest first.
   std::vector<CheckpointInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -220,6 +220,10 @@ struct TrainerSpec {
   std::string model;
   // 0: the version that is being served.
   int64_t base_version = 0;
+  // Trainer of the same model whose checkpoint has the initial weights and buffers; empty: those of
+  // `base_version`. Used when the trainer is created.
+  std::string from_trainer;
+  std::string from_checkpoint;  // empty: the newest
   std::vector<LossSpec> losses;
   LossMode loss_mode = LossMode::kCentral;
   // kModel: uses the plain mean of the chunks' losses, which is right only for even chunks.

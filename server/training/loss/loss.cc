@@ -1,10 +1,12 @@
 #include "server/training/loss/loss.h"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
 #include "ATen/ops/binary_cross_entropy_with_logits.h"
 #include "ATen/ops/cross_entropy_loss.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/huber_loss.h"
 #include "ATen/ops/kl_div.h"
 #include "ATen/ops/l1_loss.h"
@@ -116,6 +118,17 @@ absl::StatusOr<double> Loss::Denominator(const TargetRows& rows) const {
     }
   }
   return sum;
+}
+
+absl::Status Loss::CheckTarget(const std::vector<int64_t>& output, const HostTensor& target) const {
+  const auto is_known = [](const std::vector<int64_t>& shape) {
+    return std::ranges::all_of(shape, [](int64_t dim) { return dim >= 0; });
+  };
+  if (kind_ == LossKind::kModule || kind_ == LossKind::kModel || !is_known(output) ||
+      !is_known(target.shape) || (HoldsClasses(kind_, target) && output.size() < 2)) {
+    return absl::OkStatus();
+  }
+  return CheckTargetForm(kind_, spec_, type_, at::empty(output), target);
 }
 
 absl::StatusOr<at::Tensor> Loss::Compute(const at::Tensor& output, const TargetRows& rows) const {

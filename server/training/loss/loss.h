@@ -45,6 +45,10 @@ class Loss {
   // time. Other errors: Compute().
   absl::Status CheckAddsUp(const at::Tensor& output, const HostTensor& target) const;
 
+  // Checks datatype and shape of one row of a target, [1, …], against one row of the output, [1,
+  // …]; -1: unknown. `target` needs no data. A module may take any target. Errors as Compute().
+  absl::Status CheckTarget(const std::vector<int64_t>& output, const HostTensor& target) const;
+
   LossKind kind() const { return kind_; }
   // Returns the index of the model output that the loss takes.
   size_t output_index() const { return output_index_; }

@@ -197,6 +197,22 @@ absl::StatusOr<std::vector<HostTensor>> Objective::PickTargets(
   return picked;
 }
 
+absl::Status Objective::CheckTargets(const std::vector<HostTensor>& targets,
+                                     const ModelConfig& config) const {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> picked, PickTargets(targets, 1));
+  for (size_t i = 0; i < picked.size(); ++i) {
+    const TensorSpec& spec = config.outputs[losses_[i].output_index()];
+    std::vector<int64_t> output = spec.dims;
+    if (config.has_batch_dim(spec)) {
+      output.insert(output.begin(), 1);
+    } else if (!output.empty()) {
+      output.front() = 1;
+    }
+    BRAID_RETURN_IF_ERROR(losses_[i].CheckTarget(output, picked[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<double>> Objective::Denominators(const std::vector<HostTensor>& targets,
                                                             int64_t start, int64_t rows) const {
   std::vector<double> denominators;

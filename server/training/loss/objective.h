@@ -58,6 +58,11 @@ class Objective {
   absl::StatusOr<std::vector<HostTensor>> PickTargets(const std::vector<HostTensor>& targets,
                                                       int64_t rows) const;
 
+  // Checks the targets of one row each, [1, …], which need no data, against the model's outputs.
+  // Errors as PickTargets() and Loss::CheckTarget().
+  absl::Status CheckTargets(const std::vector<HostTensor>& targets,
+                            const ModelConfig& config) const;
+
   // Returns for each output of the model whether a loss takes it.
   const std::vector<bool>& takes_output() const { return takes_output_; }
   const std::vector<Loss>& losses() const { return losses_; }

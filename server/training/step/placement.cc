@@ -80,8 +80,18 @@ absl::Status CheckStages(const std::vector<StateEntry>& entries,
   return absl::OkStatus();
 }
 
+// Returns the worker in `steps_on` with the name of `worker`; if it is empty, `worker`.
+Worker& StepsOn(const std::vector<Worker*>& steps_on, Worker& worker) {
+  const auto found = std::find_if(steps_on.begin(), steps_on.end(), [&](const Worker* other) {
+    return other->name() == worker.name();
+  });
+  return found != steps_on.end() ? **found : worker;
+}
+
 absl::StatusOr<PlacedStage> PlaceStage(const ReplicaSet& served, const StageRole& role,
-                                       const std::vector<size_t>& on, const std::string& field) {
+                                       const std::vector<size_t>& on,
+                                       const std::vector<Worker*>& steps_on,
+                                       const std::string& field) {
   std::vector<Worker*> workers;
   for (const size_t w : on) {
     workers.push_back(&served.worker(w));
@@ -96,6 +106,9 @@ absl::StatusOr<PlacedStage> PlaceStage(const ReplicaSet& served, const StageRole
     return InvalidField(field + ".path", status.message());
   }
   BRAID_RETURN_IF_ERROR(status);
+  for (Worker*& worker : workers) {
+    worker = &StepsOn(steps_on, *worker);
+  }
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> communicator, MakeCommunicator(workers));
   return PlacedStage{role.path, ReplicaSet(std::move(workers), std::move(replicas)),
                      std::move(communicator)};
@@ -119,7 +132,8 @@ absl::StatusOr<std::vector<std::string>> EvalModules(const ReplicaSet& served,
   return found;
 }
 
-absl::Status PlaceOutput(const ReplicaSet& served, TrainerSpec* spec, Placement* placement) {
+absl::Status PlaceOutput(const ReplicaSet& served, const std::vector<Worker*>& steps_on,
+                         TrainerSpec* spec, Placement* placement) {
   Worker& primary = placement->stages.back().replicas.worker(0);
   placement->output_worker = &primary;
   if (spec->output_device == kHost) {
@@ -130,14 +144,15 @@ absl::Status PlaceOutput(const ReplicaSet& served, TrainerSpec* spec, Placement*
     spec->output_device = primary.name();
   }
   BRAID_ASSIGN_OR_RETURN(const size_t w, FindWorker(served, spec->output_device, "output_device"));
-  placement->output_worker = &served.worker(w);
+  placement->output_worker = &StepsOn(steps_on, served.worker(w));
   placement->output_device = placement->output_worker->torch_device();
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec) {
+absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec,
+                                const std::vector<Worker*>& steps_on) {
   BRAID_RETURN_IF_ERROR(served.replica(0).CheckTrainable(AutocastType(spec->precision)));
   if (spec->stages.empty()) {
     spec->stages.emplace_back();
@@ -166,8 +181,8 @@ absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec) {
                          .last = s + 1 == spec->stages.size(),
                          .sync_batch_norm = spec->sync_batch_norm,
                          .eval_modules = eval_modules};
-    BRAID_ASSIGN_OR_RETURN(PlacedStage stage,
-                           PlaceStage(served, role, on[s], absl::StrCat("stages[", s, "]")));
+    BRAID_ASSIGN_OR_RETURN(PlacedStage stage, PlaceStage(served, role, on[s], steps_on,
+                                                         absl::StrCat("stages[", s, "]")));
     placement.stages.push_back(std::move(stage));
   }
   std::vector<std::string> paths;
@@ -185,7 +200,7 @@ absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec) {
   if (!chain.ok()) {
     return InvalidField("stages", chain.message());
   }
-  BRAID_RETURN_IF_ERROR(PlaceOutput(served, spec, &placement));
+  BRAID_RETURN_IF_ERROR(PlaceOutput(served, steps_on, spec, &placement));
   return placement;
 }
 

@@ -30,10 +30,12 @@ struct Placement {
 };
 
 // Copies the stages of `served`, which has a replica on every worker of the server, to the devices
-// that `spec` names, and fills in the defaults of `*spec`. Blocks while the workers copy.
-// INVALID_ARGUMENT naming "stages[0].path", "stages[1].devices[0]" or "output_device";
+// that `spec` names, and fills in the defaults of `*spec`. Blocks while the workers copy. The
+// trainer's steps run on those workers, or on the workers of the same names in `steps_on`, unless
+// it is empty. INVALID_ARGUMENT naming "stages[0].path", "stages[1].devices[0]" or "output_device";
 // FAILED_PRECONDITION for a model that cannot be trained.
-absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec);
+absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec,
+                                const std::vector<Worker*>& steps_on = {});
 
 // Removes the devices that the server does not have from `*spec`, for a trainer that is restored
 // after a restart: a checkpoint can be restored into any number of replicas. A stage without

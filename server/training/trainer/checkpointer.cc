@@ -42,11 +42,26 @@ absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& c
                          WriteState(checkpoint), files);
     return info.status();
   }));
-  if (const absl::Status retained = store_->Retain(keep_); !retained.ok()) {
+  std::string kept;
+  {
+    const absl::MutexLock lock(&mu_);
+    kept = kept_;
+  }
+  if (const absl::Status retained = store_->Retain(keep_, kept); !retained.ok()) {
     Log(LogModule::kTraining)
         .warn("checkpoints: cannot delete old ones: {}", std::string(retained.message()));
   }
   return info;
+}
+
+void Checkpointer::Keep(std::string name) {
+  const absl::MutexLock lock(&mu_);
+  kept_ = std::move(name);
+}
+
+absl::Status Checkpointer::Use(absl::FunctionRef<absl::Status(CheckpointStore&)> use) {
+  return WaitFor<absl::Status>(
+      [&](auto done) { thread_.Post([this, use, done] { done(use(*store_)); }); });
 }
 
 absl::StatusOr<Checkpointer::Loaded> Checkpointer::Read(const std::string& name) {

@@ -9,6 +9,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/base/task_thread.h"
@@ -44,6 +46,12 @@ class Checkpointer {
   // from it.
   absl::Status MakeNewest(const std::string& name, const std::string& state);
 
+  // Keeps checkpoint `name` besides the newest ones, instead of the one of the last call. The
+  // object does not remember it over a restart of the server.
+  void Keep(std::string name) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `use` while no checkpoint is written or deleted. Blocks.
+  absl::Status Use(absl::FunctionRef<absl::Status(CheckpointStore&)> use);
+
   // Returns the checkpoints, oldest first.
   std::vector<CheckpointInfo> List() const { return store_->List(); }
 
@@ -56,6 +64,7 @@ class Checkpointer {
 
   mutable absl::Mutex mu_;
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string kept_ ABSL_GUARDED_BY(mu_);
 
   // Last member: joined first.
   TaskThread thread_;

@@ -250,6 +250,34 @@ absl::Status Publisher::ServePlanned(const std::string& model, const Source& sou
   return models_->ServeVersion(std::move(loaded), config, routing);
 }
 
+absl::StatusOr<std::shared_ptr<BatchQueue>> Publisher::FindOrLoad(const std::string& model,
+                                                                  int64_t version) const {
+  absl::StatusOr<std::shared_ptr<BatchQueue>> served = models_->FindReplicas(model, version);
+  const absl::StatusOr<std::shared_ptr<const ModelConfig>> config = models_->FindConfig(model);
+  if (served.ok() || version == 0 || !config.ok()) {
+    return served;
+  }
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  const Source* source = Find(sources, version);
+  if (source == nullptr) {
+    return served;
+  }
+  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, Load(model, *source, DeclaredConfig(**config)));
+  return models_->MakeQueue(std::move(loaded));
+}
+
+absl::StatusOr<ModelConfig> Publisher::FindConfig(const std::string& model, int64_t version) const {
+  const absl::StatusOr<std::shared_ptr<BatchQueue>> served = models_->FindReplicas(model, version);
+  if (served.ok()) {
+    return (*served)->config();
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> current,
+                         models_->FindReplicas(model, 0));
+  BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
+  return Find(sources, version) == nullptr ? absl::StatusOr<ModelConfig>(served.status())
+                                           : current->config();
+}
+
 absl::StatusOr<LoadedVersion> Publisher::LoadStored(const std::string& model,
                                                     const std::optional<ModelConfig>& config) {
   const absl::MutexLock lock(&mu_);

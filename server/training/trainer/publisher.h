@@ -22,6 +22,7 @@
 
 namespace braid {
 
+class BatchQueue;
 class ReplicaSet;
 struct LoadedVersion;
 
@@ -88,6 +89,15 @@ class Publisher {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Assigns the next version number of a model, which need not exist yet.
   absl::StatusOr<int64_t> Reserve(const std::string& model) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns the queue of a version for a job or a new trainer: of the served one, or else of one
+  // that is loaded for the caller alone. version 0: the current one. NOT_FOUND for an unknown
+  // version; the error of the load. Blocks.
+  absl::StatusOr<std::shared_ptr<BatchQueue>> FindOrLoad(const std::string& model,
+                                                         int64_t version) const;
+  // Returns the configuration of a served model. NOT_FOUND if `version`, other than 0, does not
+  // exist.
+  absl::StatusOr<ModelConfig> FindConfig(const std::string& model, int64_t version) const;
 
   // Returns the versions of a model, by number. NOT_FOUND for an unknown model.
   absl::StatusOr<std::vector<VersionInfo>> ListVersions(const std::string& model) const;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/base/prefix_field.h"
 #include "server/base/random_id.h"
 #include "server/base/random_seed.h"
 #include "server/base/status.h"
@@ -114,6 +116,16 @@ class StringSink final : public ByteSink {
 
 }  // namespace
 
+absl::Status Trainer::Check(TrainerSpec spec, const BaseModel& base, const TrainerUse& use) {
+  BRAID_RETURN_IF_ERROR(CheckSpec(spec));
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const Objective> objective,
+                         Objective::Create(&spec, base.config));
+  BRAID_RETURN_IF_ERROR(objective->CheckTargets(use.targets, base.config));
+  BRAID_RETURN_IF_ERROR(
+      PrefixField("evaluation.", Evaluation::Create(use.metrics, use.top_k, objective).status()));
+  return Place(base.replicas, &spec).status();
+}
+
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::string id,
                                                          const BaseModel& base,
                                                          std::unique_ptr<CheckpointStore> store,
@@ -127,7 +139,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
   if (spec.base_version == 0) {
     spec.base_version = base.version;
   }
-  BRAID_ASSIGN_OR_RETURN(Placement placement, Place(base.replicas, &spec));
+  const bool of_job = absl::StartsWith(spec.name, kJobTrainerPrefix);
+  BRAID_ASSIGN_OR_RETURN(
+      Placement placement,
+      Place(base.replicas, &spec, of_job ? services.job_workers : std::vector<Worker*>()));
   placement.overlap_reduction = services.overlap_reduction;
   std::vector<std::string> devices = DevicesOf(placement);
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<DataParallel> model,
@@ -742,6 +757,18 @@ absl::StatusOr<std::vector<CheckpointInfo>> Trainer::ListCheckpoints() const {
     return NoStore(spec_.name);
   }
   return checkpointer_->List();
+}
+
+absl::Status Trainer::KeepCheckpoint(std::string name) {
+  if (checkpointer_ == nullptr) {
+    return NoStore(spec_.name);
+  }
+  checkpointer_->Keep(std::move(name));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::UseCheckpoints(absl::FunctionRef<absl::Status(CheckpointStore&)> use) {
+  return checkpointer_ == nullptr ? NoStore(spec_.name) : checkpointer_->Use(use);
 }
 
 void Trainer::RestoreCheckpoint(std::string name, SaveDone done) {

@@ -55,6 +55,9 @@ class Trainer {
                                                          const BaseModel& base,
                                                          std::unique_ptr<CheckpointStore> store,
                                                          const TrainerServices& services);
+  // Checks what Create() checks before it copies replicas, and `use`. INVALID_ARGUMENT as there,
+  // and as Objective::CheckTargets(); naming evaluation.metrics[i] or evaluation.k.
+  static absl::Status Check(TrainerSpec spec, const BaseModel& base, const TrainerUse& use);
   // Waits for the running operation and for checkpoints that are being written. Operations in the
   // queue end with NOT_FOUND.
   ~Trainer();
@@ -90,6 +93,10 @@ class Trainer {
   // Restores the newest checkpoint after a restart. Clients continue without noticing.
   void Resume(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints() const;
+  // Calls Checkpointer::Keep(). FAILED_PRECONDITION without a store.
+  absl::Status KeepCheckpoint(std::string name);
+  // Calls Checkpointer::Use(). FAILED_PRECONDITION without a store. Blocks.
+  absl::Status UseCheckpoints(absl::FunctionRef<absl::Status(CheckpointStore&)> use);
   // Starts a checkpoint in the background if one is due at `now`.
   void Tick(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   // Stops taking operations if the last one was `sequence` and the queue is empty: later operations

@@ -1,5 +1,6 @@
 #include "server/training/trainer/trainer_registry.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -164,32 +165,49 @@ void TrainerRegistry::Tick() {
   }
 }
 
+absl::Status TrainerRegistry::Retire(const std::shared_ptr<Trainer>& trainer) {
+  const std::string name = trainer->spec().name;
+  BRAID_ASSIGN_OR_RETURN(const CheckpointInfo saved, SaveAndWait(*trainer));
+  BRAID_ASSIGN_OR_RETURN(StoredTrainer stored, storage_->Find(name));
+  if (!trainer->RetireAt(saved.sequence)) {
+    return absl::FailedPreconditionError(absl::StrCat("trainer '", name, "' is in use"));
+  }
+  stored.expired = true;
+  if (const absl::Status status = storage_->Write(stored); !status.ok()) {
+    Log(LogModule::kTraining)
+        .error("trainer '{}': the next start restores it: {}", name, std::string(status.message()));
+  }
+  Take(name).reset();
+  return absl::OkStatus();
+}
+
 // Requires storage: without it no trainer has an idle timeout.
 void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
   const std::string name = trainer->spec().name;
-  const absl::StatusOr<CheckpointInfo> saved = SaveAndWait(*trainer);
-  const absl::StatusOr<StoredTrainer> stored = storage_->Find(name);
-  if (!saved.ok() || !stored.ok()) {
-    const absl::Status& failure = saved.ok() ? stored.status() : saved.status();
+  const absl::Status status = Retire(trainer);
+  if (status.ok()) {
+    Log(LogModule::kTraining)
+        .info("trainer '{}': expired after {} without use; RestoreCheckpoint restores it", name,
+              absl::FormatDuration(trainer->spec().idle_timeout));
+  } else if (!absl::IsFailedPrecondition(status)) {  // else it has been used in the meantime
     Log(LogModule::kTraining)
         .error("trainer '{}': not expired, its state cannot be saved: {}", name,
-               std::string(failure.message()));
-    return;
-  }
-  if (!trainer->RetireAt(saved->sequence)) {
-    return;  // it has been used in the meantime
-  }
-  StoredTrainer expired = *stored;
-  expired.expired = true;
-  if (const absl::Status status = storage_->Write(expired); !status.ok()) {
-    Log(LogModule::kTraining)
-        .error("trainer '{}': expired, but the next start restores it: {}", name,
                std::string(status.message()));
   }
-  Take(name).reset();
-  Log(LogModule::kTraining)
-      .info("trainer '{}': expired after {} without use; RestoreCheckpoint restores it", name,
-            absl::FormatDuration(trainer->spec().idle_timeout));
+}
+
+void TrainerRegistry::Unload(std::string name, Done done) {
+  thread_.Post([this, name = std::move(name), done = std::move(done)]() mutable {
+    const absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
+    if (!trainer.ok()) {
+      done(absl::OkStatus());
+    } else if (storage_ == nullptr) {
+      done(absl::FailedPreconditionError(
+          absl::StrCat("trainer '", name, "' cannot be unloaded: there is no --data_dir")));
+    } else {
+      done(Retire(*trainer));
+    }
+  });
 }
 
 std::vector<std::shared_ptr<Trainer>> TrainerRegistry::All() const {
@@ -293,6 +311,56 @@ absl::Status TrainerRegistry::CheckRoom() const {
                                                          "ones"));
 }
 
+absl::Status TrainerRegistry::UseSource(
+    const TrainerSpec& spec, absl::FunctionRef<absl::Status(CheckpointStore&)> use) const {
+  const auto check_model = [&](const std::string& model) {
+    return model == spec.model
+               ? absl::OkStatus()
+               : InvalidField("from_trainer",
+                              absl::StrCat("'", spec.from_trainer, "' trains model '", model,
+                                           "' (expected a trainer of '", spec.model, "')"));
+  };
+  if (const auto live = Find(spec.from_trainer); live.ok()) {
+    BRAID_RETURN_IF_ERROR(check_model((*live)->spec().model));
+    return (*live)->UseCheckpoints(use);
+  }
+  const absl::StatusOr<StoredTrainer> stored =
+      storage_ != nullptr && CheckName(spec.from_trainer).ok() ? storage_->Find(spec.from_trainer)
+                                                               : NotFound(spec.from_trainer);
+  if (absl::IsNotFound(stored.status())) {
+    return absl::NotFoundError(
+        absl::StrCat("from_trainer: ", NotFound(spec.from_trainer).message()));
+  }
+  BRAID_RETURN_IF_ERROR(stored.status());
+  BRAID_ASSIGN_OR_RETURN(const TrainerSpec other, read_spec_(stored->request));
+  BRAID_RETURN_IF_ERROR(check_model(other.model));
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointStore> store,
+                         storage_->OpenCheckpoints(spec.from_trainer));
+  return use(*store);
+}
+
+absl::Status TrainerRegistry::Check(const TrainerSpec& spec, const TrainerUse& use) const {
+  BRAID_ASSIGN_OR_RETURN(const ModelConfig config,
+                         services_.publisher->FindConfig(spec.model, spec.base_version));
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> current,
+                         services_.models->FindReplicas(spec.model, 0));
+  BRAID_RETURN_IF_ERROR(
+      Trainer::Check(spec, {config, current->version(), current->replicas()}, use));
+  if (spec.from_trainer.empty()) {
+    return absl::OkStatus();
+  }
+  return UseSource(spec, [&](CheckpointStore& store) {
+    const std::vector<CheckpointInfo> all = store.List();
+    const bool found = spec.from_checkpoint.empty() ? !all.empty()
+                                                    : std::ranges::count(all, spec.from_checkpoint,
+                                                                         &CheckpointInfo::name) > 0;
+    return found ? absl::OkStatus()
+                 : absl::NotFoundError(absl::StrCat("from_checkpoint: trainer '", spec.from_trainer,
+                                                    "' has no checkpoint '", spec.from_checkpoint,
+                                                    "'"));
+  });
+}
+
 absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
                                                           const std::string& request) {
   if (spec.model.empty()) {
@@ -321,7 +389,14 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
     }
   }
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base,
-                         services_.models->FindReplicas(spec.model, spec.base_version));
+                         services_.publisher->FindOrLoad(spec.model, spec.base_version));
+  std::optional<LoadedVersion> initial;
+  if (!spec.from_trainer.empty()) {
+    BRAID_RETURN_IF_ERROR(UseSource(spec, [&](CheckpointStore& store) -> absl::Status {
+      BRAID_ASSIGN_OR_RETURN(initial, LoadCheckpointed(store, spec.from_checkpoint, *base));
+      return absl::OkStatus();
+    }));
+  }
   std::optional<StoredTrainer> stored;
   if (storage_ != nullptr) {
     stored = StoredTrainer{name, RandomId(), request, base->version()};
@@ -332,9 +407,11 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
     if (stored) {
       BRAID_ASSIGN_OR_RETURN(store, storage_->OpenCheckpoints(name));
     }
-    return Trainer::Create(std::move(spec), stored ? stored->id : RandomId(),
-                           {base->config(), base->version(), base->replicas()}, std::move(store),
-                           services_);
+    const BaseModel model = initial
+                                ? BaseModel{initial->config, initial->version, initial->replicas}
+                                : BaseModel{base->config(), base->version(), base->replicas()};
+    return Trainer::Create(std::move(spec), stored ? stored->id : RandomId(), model,
+                           std::move(store), services_);
   };
   absl::StatusOr<std::shared_ptr<Trainer>> trainer = create();
   absl::Status status = trainer.status();
@@ -461,6 +538,11 @@ absl::StatusOr<std::vector<CheckpointInfo>> TrainerRegistry::ListCheckpoints(
     absl::string_view name) const {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
   return trainer->ListCheckpoints();
+}
+
+absl::Status TrainerRegistry::KeepCheckpoint(absl::string_view name, std::string checkpoint) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  return trainer->KeepCheckpoint(std::move(checkpoint));
 }
 
 absl::StatusOr<EvaluationRun> TrainerRegistry::StartEvaluation(

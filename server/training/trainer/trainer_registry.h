@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -31,7 +32,11 @@ class Evaluation;
 class Publisher;
 class Trainer;
 class TrainerStorage;
+class Worker;
 struct StoredTrainer;
+
+// Names of trainers that belong to jobs start with it. Clients may read them, but not change them.
+inline constexpr absl::string_view kJobTrainerPrefix = "job-";
 
 // Services that trainers use. They outlive the trainers.
 struct TrainerServices {
@@ -40,11 +45,22 @@ struct TrainerServices {
   Metrics* metrics = nullptr;
   StepProfiler* profiler = nullptr;  // nullptr: no profiling
   bool overlap_reduction = false;    // Placement::overlap_reduction
+  // DevicePool::background_workers(), for trainers of jobs. Empty: they share those of requests.
+  std::vector<Worker*> job_workers = {};
 };
 
 struct CreatedTrainer {
   TrainerInfo info;
   bool created = true;  // false: it existed (TrainerSpec::exist_ok)
+};
+
+// What a trainer will be used for.
+struct TrainerUse {
+  // One row of each target, [1, …], without data.
+  std::vector<HostTensor> targets;
+  // Of evaluations.
+  std::vector<std::string> metrics;
+  int64_t top_k = 1;
 };
 
 // An evaluation in progress.
@@ -88,6 +104,14 @@ class TrainerRegistry {
   void Create(TrainerSpec spec, std::string request, CreateDone done);
   // Waits for the trainer's running operation, then deletes it. NOT_FOUND for an unknown name.
   void Delete(std::string name, Done done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Frees the memory of a trainer after a checkpoint: it stays in the data directory, from where
+  // RestoreCheckpoint() brings it back. No-op if it is not in memory. FAILED_PRECONDITION if it is
+  // used meanwhile, or without a data directory.
+  void Unload(std::string name, Done done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Checks that Create() would accept the specification, as far as that can be told without copying
+  // weights, and that the trainer could be used so. Errors as Trainer::Check() and for
+  // from_trainer. Blocks on the disk.
+  absl::Status Check(const TrainerSpec& spec, const TrainerUse& use) const;
   // Calls Trainer::RestoreCheckpoint(). Loads a trainer that exists only on disk first, within the
   // maximum number.
   void RestoreCheckpoint(std::string name, std::string checkpoint, CheckpointDone done)
@@ -104,6 +128,8 @@ class TrainerRegistry {
       ABSL_LOCKS_EXCLUDED(mu_);
   void SaveCheckpoint(absl::string_view name, CheckpointDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(absl::string_view name) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status KeepCheckpoint(absl::string_view name, std::string checkpoint) const
       ABSL_LOCKS_EXCLUDED(mu_);
   // `metrics` and `k`: of Evaluation::Create().
   absl::StatusOr<EvaluationRun> StartEvaluation(absl::string_view name,
@@ -129,6 +155,11 @@ class TrainerRegistry {
   absl::StatusOr<CreatedTrainer> Continue(const StoredTrainer& stored, const std::string& model)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `use` with the checkpoints of `spec.from_trainer`. NOT_FOUND naming from_trainer;
+  // INVALID_ARGUMENT if the trainer has another model.
+  absl::Status UseSource(const TrainerSpec& spec,
+                         absl::FunctionRef<absl::Status(CheckpointStore&)> use) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Loads a trainer that exists only on disk.
   absl::StatusOr<CheckpointInfo> BringBack(const std::string& name, const std::string& checkpoint)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -142,6 +173,8 @@ class TrainerRegistry {
   // Calls `ask(trainer, done)`, or `done` with NOT_FOUND for an unknown name.
   template <typename Callback, typename Ask>
   void AskTrainer(absl::string_view name, Callback done, Ask ask) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Saves the trainer, marks it as expired on disk and removes it from memory.
+  absl::Status Retire(const std::shared_ptr<Trainer>& trainer) ABSL_LOCKS_EXCLUDED(mu_);
   void Expire(const std::shared_ptr<Trainer>& trainer) ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<Trainer> Take(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<Trainer>> All() const ABSL_LOCKS_EXCLUDED(mu_);

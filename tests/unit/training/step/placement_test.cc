@@ -59,6 +59,16 @@ TEST_F(PlacementTest, TheLossIsTheLastStagesPrimarysUnlessAskedFor) {
   EXPECT_EQ(spec_.output_device, "host");
 }
 
+TEST_F(PlacementTest, StepsRunOnWorkersOfTheSameNames) {
+  const WorkerFleet background(3);
+  spec_.stages = {{"first", {"cpu:0"}}, {"second", {"cpu:2", "cpu:1"}}};
+  BRAID_ASSERT_OK_AND_ASSIGN(const Placement placement,
+                             Place(served_, &spec_, background.workers()));
+  EXPECT_THAT(placement.stages[1].replicas.workers(),
+              ElementsAre(&background.worker(2), &background.worker(1)));
+  EXPECT_EQ(placement.output_worker, &background.worker(2));
+}
+
 TEST_F(PlacementTest, ReplicasAreCopiesOfTheirPart) {
   BRAID_ASSERT_OK_AND_ASSIGN(const Placement placement,
                              PlaceOn({{"first", {"cpu:1"}}, {"second", {"cpu:2"}}}));

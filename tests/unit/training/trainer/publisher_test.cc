@@ -360,6 +360,23 @@ TEST_F(PublisherTest, LoadsThePinnedOrNewestStoredVersion) {
   EXPECT_EQ(server->publisher().LoadStored("m", config)->version, 2);
 }
 
+TEST_F(PublisherTest, LoadsAVersionThatIsNotServedForItsCallerAlone) {
+  const std::unique_ptr<Server> server = Start();
+  server->Step(1);
+  ASSERT_EQ(*server->Publish(2), 2);
+  ASSERT_FALSE(server->models().Find("m", 1).ok());  // The version policy serves the newest.
+  const auto queue = server->publisher().FindOrLoad("m", 1);
+  ASSERT_THAT(queue, IsOk());
+  EXPECT_EQ((*queue)->version(), 1);
+  EXPECT_FALSE(server->models().Find("m", 1).ok());
+  EXPECT_EQ((*server->publisher().FindOrLoad("m", 0))->version(), 2);
+  EXPECT_THAT(server->publisher().FindOrLoad("m", 7),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 7")));
+  EXPECT_THAT(server->publisher().FindConfig("m", 1), IsOk());
+  EXPECT_THAT(server->publisher().FindConfig("m", 7),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("version 7")));
+}
+
 TEST_F(PublisherTest, LabelsSurviveARestart) {
   {
     const auto server = Start();

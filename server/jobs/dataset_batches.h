@@ -1,0 +1,73 @@
+// Batches of a dataset for training jobs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/data/open_data_source.h"
+#include "server/data/row_cache.h"
+#include "server/data/row_order.h"
+#include "server/data/row_store.h"
+#include "server/jobs/dataset.h"
+#include "server/jobs/training_job.h"
+
+namespace braid {
+
+// Reads a dataset in an order that depends on the seed, the epoch and the number of rows only.
+// Memory: the batches that are loaded ahead, and 8 bytes per
+// row for sample weights.
+class DatasetBatches final : public BatchSource {
+ public:
+  struct Options {
+    DatasetOptions data;
+    int64_t batch_size = 1;
+    uint64_t seed = 0;
+    // Share of the rows for validation, in [0, 1), the same for equal seeds and numbers of rows.
+    double validation_split = 0;
+    // True: one pass, in order, over the validation rows; over all rows if validation_split is 0.
+    // False: training without end, without the validation rows.
+    bool evaluation = false;
+
+    // For training only.
+    bool shuffle = true;
+    bool drop_last = false;
+    // Column of sample weights; empty: none. Rows are then drawn with replacement.
+    std::string weight_column = {};
+
+    // Threads of a stream, and limit on the bytes of its batches that are loaded ahead.
+    int threads = 2;
+    size_t max_bytes = size_t{64} << 20;
+  };
+
+  // `cache` outlives the object.
+  DatasetBatches(Options options, DataDirectories directories, RowCache* cache)
+      : options_(std::move(options)), directories_(std::move(directories)), cache_(cache) {}
+
+  // Opens the data. Packs a table, which takes as long as reading it. INVALID_ARGUMENT for the
+  // field of data that cannot be used; RESOURCE_EXHAUSTED if the packed rows exceed the cache.
+  absl::StatusOr<int64_t> Rows(JobContext* context, std::string* identity) override;
+  absl::StatusOr<std::unique_ptr<BatchStream>> Open(int64_t first) override;
+  // Checks that the column of sample weights has numbers. The error names spec.train.weight_column.
+  static absl::Status CheckWeights(const std::vector<Column>& columns, const std::string& column);
+  int64_t DatasetRow(int64_t batch, int64_t row) const override;
+
+ private:
+  absl::StatusOr<RowOrder::Options> MakeOrder(JobContext* context, DataSource* source,
+                                              int64_t rows) const;
+
+  const Options options_;
+  const DataDirectories directories_;
+  RowCache* const cache_;
+
+  // Null before Rows().
+  std::shared_ptr<const RowStore> store_;
+  std::shared_ptr<const RowOrder> order_;
+};
+
+}  // namespace braid

@@ -1,0 +1,47 @@
+// Dataset of an inference job.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/data/open_data_source.h"
+#include "server/jobs/dataset.h"
+#include "server/jobs/inference_job.h"
+
+namespace braid {
+
+// Streams the rows in their order, a few batches of about 16 MiB ahead. Joins small batches, for
+// example of many files, unless their lists have different lengths. InputRows::kept is an
+// arrow::RecordBatch.
+class DatasetInput final : public InputSource {
+ public:
+  struct Options {
+    DatasetOptions data;
+    // Columns that are copied to the output.
+    std::vector<std::string> keep = {};
+  };
+
+  DatasetInput(Options options, DataDirectories directories)
+      : options_(std::move(options)), directories_(std::move(directories)) {}
+
+  // INVALID_ARGUMENT for the field of data that cannot be used, and for data without rows. Reads a
+  // CSV file to its end.
+  absl::StatusOr<int64_t> Rows(std::string* identity) override;
+  absl::StatusOr<std::unique_ptr<RowStream>> Open(int64_t first_row) override;
+
+  // Checks that the columns exist. The error names spec.infer.output.keep.
+  static absl::Status CheckKept(const std::vector<Column>& columns,
+                                const std::vector<std::string>& keep);
+
+ private:
+  const Options options_;
+  const DataDirectories directories_;
+  std::unique_ptr<DataSource> source_;  // null before Rows()
+};
+
+}  // namespace braid

@@ -1,0 +1,137 @@
+// Job that runs a model on all rows of a dataset, and the interfaces that it needs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/base/host_tensor.h"
+#include "server/batching/inference_request.h"
+#include "server/jobs/in_flight.h"
+#include "server/jobs/job.h"
+#include "server/jobs/job_record.h"
+
+namespace braid {
+
+// Rows [first, first + count) of a dataset.
+struct InputRows {
+  int64_t first = 0;
+  int64_t count = 0;
+  std::vector<HostTensor> inputs;
+  // Columns that are copied to the output, as the output reads them; nullptr: none.
+  std::shared_ptr<const void> kept;
+  absl::Duration waited;  // time that Next() waited for data
+};
+
+// Rows of a dataset in their order. Thread-compatible.
+class RowStream {
+ public:
+  virtual ~RowStream() = default;
+  // Waits for the next rows, at most `max_rows`. Returns nullopt at the end of the data.
+  virtual absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) = 0;
+};
+
+// Dataset of an inference job. Thread-compatible. Methods block.
+class InputSource {
+ public:
+  virtual ~InputSource() = default;
+  // Opens the data and returns its rows. `identity` as in BatchSource::Rows().
+  virtual absl::StatusOr<int64_t> Rows(std::string* identity) = 0;
+  // Starts to read at a row. Valid after Rows().
+  virtual absl::StatusOr<std::unique_ptr<RowStream>> Open(int64_t first_row) = 0;
+};
+
+// A served model, reached behind interactive requests. Thread-compatible.
+class JobModel {
+ public:
+  using Done = absl::AnyInvocable<void(absl::StatusOr<InferenceResult>)>;
+  virtual ~JobModel() = default;
+
+  // Keeps a version for this job, also if it is no longer served. 0: the newest. Returns it.
+  virtual absl::StatusOr<int64_t> Open(int64_t version) = 0;
+  // Rows of the next request, and number of requests that keep all devices busy. Valid after
+  // Open().
+  virtual int64_t request_rows() const = 0;
+  virtual size_t max_in_flight() const = 0;
+  // Queues a request. Calls `done` once: each output has `rows` rows. `inputs` may be in any order.
+  virtual void Infer(std::vector<HostTensor> inputs, int64_t rows, Done done) = 0;
+};
+
+// Output of a job, written in parts. Thread-compatible. Methods block.
+class JobOutput {
+ public:
+  virtual ~JobOutput() = default;
+
+  // Creates the output, or continues one of this job. Returns the rows of its complete parts, all
+  // rows after Close(). Removes an incomplete part. ALREADY_EXISTS naming spec.infer.output.path
+  // for an output of somebody else.
+  virtual absl::StatusOr<int64_t> Open() = 0;
+  // Appends rows. Completes a part when it is large enough. Returns the rows of complete parts,
+  // which are on disk.
+  virtual absl::StatusOr<int64_t> Write(const InputRows& rows, const InferenceResult& result) = 0;
+  // Completes the last part, if it has rows. Returns the rows of complete parts.
+  virtual absl::StatusOr<int64_t> FinishPart() = 0;
+  // Makes the parts the output, at its path, and returns the absolute path. May be called again.
+  virtual absl::StatusOr<std::string> Close() = 0;
+  // Removes what is left of parts. Keeps the output after Close(), which Open() then takes for one
+  // of somebody else.
+  virtual void Discard() = 0;
+};
+
+// Each row is in the output once, in order: after a crash, the job continues after the last
+// complete part.
+class InferenceJob final : public Job {
+ public:
+  // `version`: 0: the newest when the job first starts. `record`: of the job, for its progress and
+  // memory.
+  InferenceJob(int64_t version, std::unique_ptr<JobModel> model, std::unique_ptr<InputSource> input,
+               std::unique_ptr<JobOutput> output, const JobRecord& record);
+
+  absl::StatusOr<JobResult> Run(JobContext* context) override;
+  void CleanUp() override { output_->Discard(); }
+
+ private:
+  // What the job must remember.
+  struct Memory {
+    std::string data;     // identity of the data; empty: not opened yet
+    int64_t version = 0;  // 0: not chosen yet
+    std::string output;   // absolute path; empty: not complete yet
+    int64_t rows = 0;     // of the output
+  };
+  using Requests = InFlight<InferenceResult, InputRows>;
+
+  static absl::StatusOr<Memory> ReadMemory(const std::string& text);
+  std::string WriteMemory() const;
+
+  // Scores the rows that are missing, and completes the output.
+  absl::Status WriteOutput(JobContext* context);
+  // Opens the version that an earlier run used, or the one that was asked for.
+  absl::Status OpenModel(JobContext* context);
+  // Scores all rows from `first_row` on.
+  absl::Status Score(JobContext* context, int64_t first_row);
+  // Writes the rows of the oldest request.
+  absl::Status Collect(JobContext* context, Requests* requests);
+  absl::Status Stop(JobContext* context);
+  // Records that `rows` are in complete parts, and shows the progress.
+  absl::Status SetDurable(JobContext* context, int64_t rows);
+
+  const int64_t version_;
+  const std::unique_ptr<JobModel> model_;
+  const std::unique_ptr<InputSource> input_;
+  const std::unique_ptr<JobOutput> output_;
+  const std::string stored_memory_;
+  const bool crashed_;
+
+  JobProgress progress_;
+  Memory memory_;  // set by Run()
+};
+
+}  // namespace braid

@@ -1,0 +1,62 @@
+// Interfaces between the scheduler and the kinds of jobs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/jobs/job_record.h"
+
+namespace braid {
+
+// Why a running job must stop.
+enum class JobStop {
+  kNone,
+  kCancel,  // the job ends
+  kDrain,   // the server ends; the job continues after its next start
+};
+
+// Services of the scheduler for one running job. Used by the job's thread.
+class JobContext {
+ public:
+  virtual ~JobContext() = default;
+
+  // Asked between steps. The job then returns CANCELLED as soon as its state is durable.
+  virtual JobStop stop() const = 0;
+  // Shows the progress. Does not block for long.
+  virtual void Report(const JobProgress& progress) = 0;
+  // Writes all metrics so far, then the progress and what the job must remember, which the next
+  // start finds in JobRecord::memory.
+  virtual absl::Status Save(const JobProgress& progress, absl::string_view memory) = 0;
+  // Adds the value of a metric. Written at least once a second, if values or reports arrive.
+  virtual void AddMetric(int64_t step, absl::string_view name, double value) = 0;
+  virtual void AddLog(JobLogLevel level, absl::string_view text) = 0;
+};
+
+// A job that can run. Thread-compatible.
+class Job {
+ public:
+  virtual ~Job() = default;
+
+  // Runs until the job is done, fails, or must stop; continues where an earlier run has stopped or
+  // crashed. Returns the same result if it is run again after it is done. Blocks.
+  virtual absl::StatusOr<JobResult> Run(JobContext* context) = 0;
+  // Frees what the job holds and needs no longer, because it has ended: its trainer's memory, parts
+  // of an output that is not complete. Called without or after Run(), perhaps again after a crash.
+  virtual void CleanUp() = 0;
+};
+
+// Makes jobs from their records. Thread-safe.
+class JobFactory {
+ public:
+  virtual ~JobFactory() = default;
+  // Opens no data: Run() does, so that a job whose data is gone can still be cleaned up.
+  virtual absl::StatusOr<std::unique_ptr<Job>> Make(const JobRecord& record) = 0;
+  // Removes what an ended job has left and nobody can reach without its record: the checkpoints of
+  // its trainer. Never removes outputs. May be called again after an error or a crash.
+  virtual absl::Status Remove(const JobRecord& record) = 0;
+};
+
+}  // namespace braid

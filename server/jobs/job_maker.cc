@@ -1,0 +1,243 @@
+#include "server/jobs/job_maker.h"
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "arrow/type.h"
+#include "server/base/prefix_field.h"
+#include "server/base/status.h"
+#include "server/base/wait_for.h"
+#include "server/data/batch_loader.h"
+#include "server/data/data_paths.h"
+#include "server/jobs/check_columns.h"
+#include "server/jobs/dataset_batches.h"
+#include "server/jobs/dataset_input.h"
+#include "server/jobs/file_output.h"
+#include "server/jobs/inference_job.h"
+#include "server/jobs/registry_trainer.h"
+#include "server/jobs/served_job_model.h"
+#include "server/jobs/training_job.h"
+
+namespace braid {
+namespace {
+
+// Default of EvaluateRequest.k.
+constexpr int64_t kDefaultTopK = 5;
+
+int64_t TopK(const JobEvaluation& evaluation) {
+  return evaluation.k == 0 ? kDefaultTopK : evaluation.k;
+}
+
+// Returns one row of each target, without data.
+TrainerUse UseOf(const TrainingJobSpec& spec, const std::vector<RowType>& targets) {
+  TrainerUse use;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    HostTensor& target = use.targets.emplace_back();
+    target.name = spec.data.targets[i].name;
+    target.type = targets[i].type;
+    target.shape = targets[i].shape;
+    target.shape.insert(target.shape.begin(), 1);
+  }
+  if (spec.evaluation) {
+    use.metrics = spec.evaluation->metrics;
+    use.top_k = TopK(*spec.evaluation);
+  }
+  return use;
+}
+
+// Names the data, which holds the targets.
+absl::Status QualifyTargets(const absl::Status& error) {
+  const std::optional<std::string> field = InvalidFieldOf(error);
+  return field && absl::StartsWith(*field, "targets") ? PrefixField("spec.train.data.", error)
+                                                      : error;
+}
+
+DatasetOptions TrainingData(const TrainingJobSpec& spec) {
+  return {spec.data.path, spec.data.inputs, spec.data.targets, "spec.train.data.path",
+          "spec.train.data"};
+}
+
+// Has the columns of the training data.
+DatasetOptions EvaluationData(const TrainingJobSpec& spec) {
+  return {spec.evaluation->path, spec.data.inputs, spec.data.targets, "spec.train.evaluation.path",
+          ""};
+}
+
+DatasetOptions InferenceData(const InferenceJobSpec& spec) {
+  return {spec.data.path, spec.data.inputs, {}, "spec.infer.data.path", "spec.infer.data"};
+}
+
+DatasetBatches::Options TrainingBatches(const TrainingJobSpec& spec) {
+  DatasetBatches::Options options{TrainingData(spec)};
+  options.batch_size = spec.plan.batch_size;
+  options.seed = spec.trainer.seed;
+  options.validation_split = spec.validation_split;
+  options.shuffle = spec.shuffle;
+  options.drop_last = spec.plan.drop_last;
+  options.weight_column = spec.weight_column;
+  return options;
+}
+
+// Requires spec.evaluation.
+DatasetBatches::Options EvaluationBatches(const TrainingJobSpec& spec) {
+  const bool other = !spec.evaluation->path.empty();
+  DatasetBatches::Options options{other ? EvaluationData(spec) : TrainingData(spec)};
+  options.batch_size = spec.evaluation->batch_size;
+  options.seed = spec.trainer.seed;
+  options.validation_split = other ? 0 : spec.validation_split;
+  options.evaluation = true;
+  return options;
+}
+
+absl::Status CheckTrainingInputs(const TrainingJobSpec& spec, const Dataset& data,
+                                 const ModelConfig& config) {
+  std::vector<NamedColumns> lists = {{"spec.train.data.inputs", spec.data.inputs, data.inputs}};
+  if (spec.trainer.loss_mode == LossMode::kModel) {  // The model takes the targets as inputs.
+    lists.push_back({"spec.train.data.targets", spec.data.targets, data.targets});
+  }
+  return CheckInputColumns(lists, config);
+}
+
+// Returns the totals as far as they are known.
+absl::StatusOr<JobProgress> Totals(const TrainingJobSpec& spec, std::optional<int64_t> rows) {
+  JobProgress totals;
+  if (!rows) {
+    return totals;
+  }
+  const int64_t used =
+      spec.validation_split > 0
+          ? RowSplit(*rows, spec.validation_split, spec.trainer.seed).training_rows()
+          : *rows;
+  const int64_t per_epoch =
+      BatchLoader::BatchesPerEpoch(used, spec.plan.batch_size, spec.plan.drop_last);
+  if (per_epoch == 0) {
+    return NoBatches(spec.plan.batch_size, used);
+  }
+  totals.total_steps = spec.plan.steps > 0 ? spec.plan.steps : spec.plan.epochs * per_epoch;
+  totals.epochs = (totals.total_steps + per_epoch - 1) / per_epoch;
+  totals.total_rows = RowsInSteps(totals.total_steps, used, spec.plan);
+  return totals;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Job>> JobMaker::Make(const JobRecord& record) {
+  BRAID_ASSIGN_OR_RETURN(const JobSpec spec, read_spec_(record.id, record.spec));
+  if (const auto* training = std::get_if<TrainingJobSpec>(&spec)) {
+    return MakeTraining(*training, record);
+  }
+  return MakeInference(std::get<InferenceJobSpec>(spec), record);
+}
+
+absl::Status JobMaker::Remove(const JobRecord& record) {
+  if (record.kind != JobKind::kTrain) {
+    return absl::OkStatus();
+  }
+  const auto deleted = WaitFor<absl::Status>(
+      [&](auto done) { services_.trainers->Delete(JobTrainerName(record.id), done); });
+  return absl::IsNotFound(deleted) ? absl::OkStatus() : deleted;
+}
+
+absl::StatusOr<JobProgress> JobMaker::Check(const JobSpec& spec) const {
+  if (const auto* training = std::get_if<TrainingJobSpec>(&spec)) {
+    return CheckTraining(*training);
+  }
+  return CheckInference(std::get<InferenceJobSpec>(spec));
+}
+
+absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec) const {
+  BRAID_ASSIGN_OR_RETURN(
+      const ModelConfig config,
+      services_.publisher->FindConfig(spec.trainer.model, spec.trainer.base_version));
+  BRAID_ASSIGN_OR_RETURN(const Dataset data, OpenDataset(TrainingData(spec), services_.data));
+  BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, data, config));
+  BRAID_RETURN_IF_ERROR(
+      QualifyTargets(services_.trainers->Check(spec.trainer, UseOf(spec, data.targets))));
+  if (!spec.weight_column.empty()) {
+    BRAID_RETURN_IF_ERROR(DatasetBatches::CheckWeights(data.source->columns(), spec.weight_column));
+  }
+  if (spec.evaluation && !spec.evaluation->path.empty()) {
+    BRAID_ASSIGN_OR_RETURN(const Dataset evaluation,
+                           OpenDataset(EvaluationData(spec), services_.data));
+    BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, evaluation, config));
+  }
+  return Totals(spec, data.source->KnownRows());
+}
+
+absl::StatusOr<JobProgress> JobMaker::CheckInference(const InferenceJobSpec& spec) const {
+  BRAID_ASSIGN_OR_RETURN(const ModelConfig config,
+                         services_.publisher->FindConfig(spec.model, spec.version));
+  BRAID_ASSIGN_OR_RETURN(const Dataset data, OpenDataset(InferenceData(spec), services_.data));
+  BRAID_RETURN_IF_ERROR(
+      CheckInputColumns({{"spec.infer.data.inputs", spec.data.inputs, data.inputs}}, config));
+  BRAID_RETURN_IF_ERROR(DatasetInput::CheckKept(data.source->columns(), spec.keep));
+  std::vector<std::string> names;
+  for (const TensorSpec& output : config.outputs) {
+    if (!output.scalar) {
+      names.push_back(output.name);
+    }
+  }
+  BRAID_ASSIGN_OR_RETURN(const FileOutput::Options output, OutputOptions(spec, ""));
+  std::vector<std::shared_ptr<arrow::Field>> kept;
+  for (const std::string& column : spec.keep) {
+    kept.push_back(data.source->schema()->GetFieldByName(column));
+  }
+  BRAID_RETURN_IF_ERROR(FileOutput::Check(output, kept, names));
+  const std::optional<int64_t> rows = data.source->KnownRows();
+  if (rows == 0) {
+    return InvalidField("spec.infer.data.path", "has no rows (expected at least one)");
+  }
+  JobProgress totals;
+  totals.total_rows = rows.value_or(0);
+  return totals;
+}
+
+absl::StatusOr<std::unique_ptr<Job>> JobMaker::MakeTraining(const TrainingJobSpec& spec,
+                                                            const JobRecord& record) const {
+  std::vector<std::string> metrics;
+  int64_t k = kDefaultTopK;
+  std::unique_ptr<BatchSource> evaluation;
+  if (spec.evaluation) {
+    metrics = spec.evaluation->metrics;
+    k = TopK(*spec.evaluation);
+    evaluation =
+        std::make_unique<DatasetBatches>(EvaluationBatches(spec), services_.data, services_.rows);
+  }
+  return std::make_unique<TrainingJob>(
+      spec.plan,
+      std::make_unique<RegistryTrainer>(services_.trainers, spec.trainer, spec.trainer_request,
+                                        std::move(metrics), k),
+      std::make_unique<DatasetBatches>(TrainingBatches(spec), services_.data, services_.rows),
+      std::move(evaluation), record);
+}
+
+absl::StatusOr<std::unique_ptr<Job>> JobMaker::MakeInference(const InferenceJobSpec& spec,
+                                                             const JobRecord& record) const {
+  BRAID_ASSIGN_OR_RETURN(FileOutput::Options output,
+                         OutputOptions(spec, absl::StrCat("job ", record.number)));
+  return std::make_unique<InferenceJob>(
+      spec.version,
+      std::make_unique<ServedJobModel>(services_.publisher, spec.model, spec.batch_size,
+                                       services_.metrics),
+      std::make_unique<DatasetInput>(DatasetInput::Options{InferenceData(spec), spec.keep},
+                                     services_.data),
+      std::make_unique<FileOutput>(std::move(output), services_.clock), record);
+}
+
+absl::StatusOr<FileOutput::Options> JobMaker::OutputOptions(const InferenceJobSpec& spec,
+                                                            const std::string& signature) const {
+  FileOutput::Options options;
+  BRAID_ASSIGN_OR_RETURN(options.file.path, ResolveOutputPath(spec.output, services_.output_root,
+                                                              "spec.infer.output.path"));
+  options.file.signature = signature;
+  options.file.overwrite = spec.overwrite;
+  options.file.format = spec.format;
+  options.outputs = spec.outputs;
+  return options;
+}
+
+}  // namespace braid

@@ -1,0 +1,131 @@
+#include "server/jobs/running_job.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "server/base/status.h"
+#include "server/telemetry/log.h"
+
+namespace braid {
+namespace {
+
+constexpr absl::Duration kFlushInterval = absl::Seconds(1);
+constexpr absl::Duration kRateInterval = absl::Seconds(2);
+// Metrics that wait for the disk. Beyond, the oldest are dropped.
+constexpr size_t kMaxMetrics = 100'000;
+
+}  // namespace
+
+RunningJob::RunningJob(JobRecord record, JobStore* store, const Clock* clock,
+                       std::function<void()> changed)
+    : record_(std::move(record)),
+      store_(store),
+      clock_(clock),
+      changed_(std::move(changed)),
+      progress_(record_.progress),
+      next_flush_(clock->Now() + kFlushInterval) {
+  progress_.wait_seconds = 0;
+}
+
+JobProgress RunningJob::progress() const {
+  const absl::MutexLock lock(&mu_);
+  return progress_;
+}
+
+void RunningJob::RequestStop(JobStop reason) {
+  const absl::MutexLock lock(&mu_);
+  if (stop_ != JobStop::kCancel) {
+    stop_ = reason;
+  }
+}
+
+JobStop RunningJob::stop() const {
+  const absl::MutexLock lock(&mu_);
+  return stop_;
+}
+
+void RunningJob::Report(const JobProgress& progress) {
+  SetProgress(progress);
+  FlushIfDue();
+  changed_();
+}
+
+absl::Status RunningJob::Save(const JobProgress& progress, absl::string_view memory) {
+  SetProgress(progress);
+  BRAID_RETURN_IF_ERROR(Flush());
+  BRAID_RETURN_IF_ERROR(store_->SaveProgress(record_.id, progress, memory));
+  changed_();
+  return absl::OkStatus();
+}
+
+void RunningJob::SetProgress(const JobProgress& progress) {
+  const absl::Time now = clock_->Now();
+  const absl::MutexLock lock(&mu_);
+  double rate = progress_.rows_per_second;
+  const absl::Duration passed = now - rate_start_;
+  if (rate_rows_ < 0 || passed < absl::ZeroDuration() || progress.rows < rate_rows_) {
+    rate_start_ = now;
+    rate_rows_ = progress.rows;
+    rate = 0;
+  } else if (passed >= kRateInterval) {
+    rate = static_cast<double>(progress.rows - rate_rows_) / absl::ToDoubleSeconds(passed);
+    rate_start_ = now;
+    rate_rows_ = progress.rows;
+  }
+  progress_ = progress;
+  progress_.rows_per_second = rate;
+}
+
+void RunningJob::AddMetric(int64_t step, absl::string_view name, double value) {
+  const absl::MutexLock lock(&mu_);
+  metrics_.push_back({step, std::string(name), value});
+}
+
+void RunningJob::FlushIfDue() {
+  {
+    const absl::Time now = clock_->Now();
+    const absl::MutexLock lock(&mu_);
+    // The second condition is for a clock that was set back.
+    if (now < next_flush_ && next_flush_ - now <= kFlushInterval) {
+      return;
+    }
+    next_flush_ = now + kFlushInterval;
+  }
+  if (const absl::Status status = Flush(); !status.ok()) {
+    Log(LogModule::kServer)
+        .warn("job {}: metrics not written yet: {}", record_.id, std::string(status.message()));
+  }
+}
+
+absl::Status RunningJob::Flush() {
+  std::vector<JobMetric> metrics;
+  {
+    const absl::MutexLock lock(&mu_);
+    metrics.swap(metrics_);
+  }
+  if (metrics.empty()) {
+    return absl::OkStatus();
+  }
+  const absl::Status status = store_->AddMetrics(record_.id, metrics);
+  if (!status.ok()) {
+    const absl::MutexLock lock(&mu_);
+    metrics.insert(metrics.end(), metrics_.begin(), metrics_.end());
+    if (metrics.size() > kMaxMetrics) {
+      metrics.erase(metrics.begin(), metrics.end() - kMaxMetrics);
+    }
+    metrics_ = std::move(metrics);
+  }
+  return status;
+}
+
+void RunningJob::AddLog(JobLogLevel level, absl::string_view text) {
+  const absl::Status status = store_->AddLog(record_.id, level, text);
+  Log(LogModule::kServer).info("job {}: {}", record_.id, std::string(text));
+  if (!status.ok()) {
+    Log(LogModule::kServer)
+        .warn("job {}: log line not stored: {}", record_.id, std::string(status.message()));
+  }
+}
+
+}  // namespace braid

@@ -1,0 +1,63 @@
+// A job that is running, as the scheduler and its watchers see it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/base/clock.h"
+#include "server/jobs/job.h"
+#include "server/jobs/job_record.h"
+#include "server/jobs/job_store.h"
+
+namespace braid {
+
+// Owned by the thread that runs the job. Thread-safe.
+class RunningJob final : public JobContext {
+ public:
+  // `store` and `clock` outlive the object. `changed` is called after each report.
+  RunningJob(JobRecord record, JobStore* store, const Clock* clock, std::function<void()> changed);
+
+  const JobRecord& record() const { return record_; }  // as of the start
+  JobProgress progress() const ABSL_LOCKS_EXCLUDED(mu_);
+  // The first reason stays, but kCancel replaces kDrain.
+  void RequestStop(JobStop reason) ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes the metrics that wait.
+  absl::Status Flush() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // JobContext:
+  JobStop stop() const override ABSL_LOCKS_EXCLUDED(mu_);
+  void Report(const JobProgress& progress) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Save(const JobProgress& progress, absl::string_view memory) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void AddMetric(int64_t step, absl::string_view name, double value) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void AddLog(JobLogLevel level, absl::string_view text) override;
+
+ private:
+  // Sets progress_ and its rate.
+  void SetProgress(const JobProgress& progress) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls Flush() if it is due. Logs an error: the metrics stay and are written later.
+  void FlushIfDue() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const JobRecord record_;
+  JobStore* const store_;
+  const Clock* const clock_;
+  const std::function<void()> changed_;
+
+  mutable absl::Mutex mu_;
+  JobStop stop_ ABSL_GUARDED_BY(mu_) = JobStop::kNone;
+  JobProgress progress_ ABSL_GUARDED_BY(mu_);
+  std::vector<JobMetric> metrics_ ABSL_GUARDED_BY(mu_);  // not written yet
+  absl::Time next_flush_ ABSL_GUARDED_BY(mu_);
+  // Start of the interval over which the rate is measured.
+  absl::Time rate_start_ ABSL_GUARDED_BY(mu_);
+  int64_t rate_rows_ ABSL_GUARDED_BY(mu_) = -1;  // -1: no report yet
+};
+
+}  // namespace braid

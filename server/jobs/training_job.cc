@@ -1,0 +1,374 @@
+#include "server/jobs/training_job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "re2/re2.h"
+#include "server/base/status.h"
+#include "server/jobs/early_saves.h"
+
+namespace braid {
+namespace {
+
+using Json = nlohmann::json;
+using MetricValues = std::map<std::string, double>;
+
+bool IsBetter(const std::string& metric, double value, double best) {
+  const bool larger = metric == "accuracy" || metric == "top_k";
+  return larger ? value > best : value < best;
+}
+
+MetricValues MetricsOf(const EvaluationResult& result) {
+  MetricValues metrics = result.metrics;
+  if (result.loss.has_value()) {
+    metrics["loss"] = *result.loss;
+  }
+  return metrics;
+}
+
+// JSON has no NaN: it is written as null.
+MetricValues ReadMetrics(const Json& json) {
+  MetricValues metrics;
+  for (const auto& [name, value] : json.items()) {
+    metrics[name] =
+        value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+  }
+  return metrics;
+}
+
+std::string Text(const MetricValues& metrics) {
+  std::string text;
+  for (const auto& [name, value] : metrics) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", name, " ", value);
+  }
+  return text;
+}
+
+// Batches that end with CANCELLED when the job must stop.
+class StoppableStream final : public BatchStream {
+ public:
+  StoppableStream(std::unique_ptr<BatchStream> batches, const JobContext* context)
+      : batches_(std::move(batches)), context_(context) {}
+
+  absl::StatusOr<std::optional<TrainingBatch>> Next() override {
+    if (context_->stop() != JobStop::kNone) {
+      return absl::CancelledError("the job must stop");
+    }
+    return batches_->Next();
+  }
+
+ private:
+  const std::unique_ptr<BatchStream> batches_;
+  const JobContext* const context_;
+};
+
+}  // namespace
+
+int64_t RowsInSteps(int64_t steps, int64_t rows, const TrainingPlan& plan) {
+  const int64_t full = rows / plan.batch_size;
+  const int64_t per_epoch = plan.drop_last || full * plan.batch_size == rows ? full : full + 1;
+  const int64_t used = plan.drop_last ? full * plan.batch_size : rows;
+  return steps / per_epoch * used + steps % per_epoch * plan.batch_size;
+}
+
+absl::Status NoBatches(int64_t batch_size, int64_t rows) {
+  return rows == 0 ? InvalidField("spec.train.data.path",
+                                  "no rows are left for training (expected at least one)")
+                   : InvalidField("spec.train.batch_size",
+                                  absl::StrCat(batch_size, " exceeds the ", rows,
+                                               " rows for training, and drop_last leaves out the "
+                                               "only batch (expected at most ",
+                                               rows, ")"));
+}
+
+TrainingJob::TrainingJob(TrainingPlan plan, std::unique_ptr<JobTrainer> trainer,
+                         std::unique_ptr<BatchSource> data, std::unique_ptr<BatchSource> evaluation,
+                         const JobRecord& record)
+    : plan_(std::move(plan)),
+      trainer_(std::move(trainer)),
+      data_(std::move(data)),
+      evaluation_(std::move(evaluation)),
+      stored_memory_(record.memory),
+      crashed_(record.crashes > 0),
+      progress_(record.progress) {
+  progress_.wait_seconds = 0;
+}
+
+absl::StatusOr<JobResult> TrainingJob::Run(JobContext* context) {
+  BRAID_ASSIGN_OR_RETURN(memory_, ReadMemory(stored_memory_));
+  if (!memory_.trained) {
+    BRAID_RETURN_IF_ERROR(CountSteps(context));
+    BRAID_ASSIGN_OR_RETURN(const JobTrainer::Position position,
+                           trainer_->Open(memory_.best_checkpoint));
+    BRAID_RETURN_IF_ERROR(Train(context, position));
+    BRAID_RETURN_IF_ERROR(FinishTraining(context));
+  } else if (MustPublish()) {
+    BRAID_RETURN_IF_ERROR(trainer_->Open(memory_.best_checkpoint).status());
+  }
+  if (MustPublish()) {
+    BRAID_RETURN_IF_ERROR(Publish(context));
+  }
+  return Result();
+}
+
+absl::Status TrainingJob::CountSteps(JobContext* context) {
+  const bool starts = memory_.data.empty();
+  BRAID_ASSIGN_OR_RETURN(rows_, data_->Rows(context, &memory_.data));
+  if (evaluation_ != nullptr) {  // Its errors must not come after hours of training.
+    BRAID_RETURN_IF_ERROR(evaluation_->Rows(context, &memory_.evaluation_data).status());
+  }
+  if (starts) {
+    BRAID_RETURN_IF_ERROR(Save(context));
+  }
+  steps_per_epoch_ = plan_.drop_last ? rows_ / plan_.batch_size
+                                     : (rows_ + plan_.batch_size - 1) / plan_.batch_size;
+  if (steps_per_epoch_ == 0) {
+    return NoBatches(plan_.batch_size, rows_);
+  }
+  total_steps_ = plan_.steps > 0 ? plan_.steps : plan_.epochs * steps_per_epoch_;
+  return absl::OkStatus();
+}
+
+absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position& position) {
+  // A publication that was applied before a crash is an operation after the last step.
+  int64_t step = std::min(position.applied, total_steps_);
+  SetPosition(step);
+  progress_.durable_rows = RowsBefore(std::min(position.durable, step));
+  if (position.loss.has_value() && step == position.applied) {
+    progress_.loss = position.loss;
+    context->AddMetric(step, "loss", *position.loss);  // A crash may have lost it.
+  }
+  context->Report(progress_);
+  context->AddLog(JobLogLevel::kInfo, absl::StrCat(step == 0 ? "starts" : "continues", " at step ",
+                                                   step, " of ", total_steps_));
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<BatchStream> batches, data_->Open(step));
+  Steps steps;
+  EarlySaves early_saves(crashed_, absl::Now());
+  while (true) {
+    const bool stop = context->stop() != JobStop::kNone;
+    const bool save = early_saves.Due(absl::Now());
+    const bool evaluate = EvaluationDue(step);
+    if (stop || save || evaluate || step == total_steps_) {
+      while (!steps.empty()) {
+        BRAID_RETURN_IF_ERROR(Collect(context, &steps));
+      }
+    }
+    if (stop) {
+      return Stop(context);
+    }
+    if (save) {
+      BRAID_RETURN_IF_ERROR(Checkpoint(context));
+    }
+    if (evaluate) {
+      const absl::Status evaluated = Evaluate(context, step);
+      if (context->stop() != JobStop::kNone) {
+        return Stop(context);
+      }
+      BRAID_RETURN_IF_ERROR(evaluated);
+    }
+    if (step == total_steps_) {
+      return absl::OkStatus();
+    }
+    BRAID_ASSIGN_OR_RETURN(std::optional<TrainingBatch> batch, batches->Next());
+    if (!batch.has_value()) {
+      return absl::InternalError(
+          absl::StrCat("data: no batch ", step, " (expected ", total_steps_, " batches)"));
+    }
+    if (steps.size() == kDepth) {
+      BRAID_RETURN_IF_ERROR(Collect(context, &steps));
+    }
+    TrainingBatch counts;  // Without the tensors, which the trainer releases.
+    counts.rows = batch->rows;
+    counts.waited = batch->waited;
+    trainer_->Step(++step, *std::move(batch), steps.Push(std::move(counts)));
+  }
+}
+
+absl::Status TrainingJob::Collect(JobContext* context, Steps* steps) {
+  const Steps::Ended ended = steps->Pop();
+  if (!ended.result.ok()) {
+    return StepError(progress_.step + 1, ended.result.status());
+  }
+  const OperationResult& result = *ended.result;
+  const int64_t step = result.applied_sequence;
+  SetPosition(step);
+  progress_.wait_seconds += absl::ToDoubleSeconds(ended.context.waited);
+  if (result.loss.has_value() && !result.skipped) {
+    progress_.loss = *result.loss;
+    context->AddMetric(step, "loss", *result.loss);
+  }
+  if (result.lr.has_value()) {
+    context->AddMetric(step, "lr", *result.lr);
+  }
+  if (result.gradient_norm.has_value()) {
+    context->AddMetric(step, "gradient_norm", *result.gradient_norm);
+  }
+  const int64_t durable = RowsBefore(std::min(result.durable_sequence, step));
+  if (durable > progress_.durable_rows) {
+    progress_.durable_rows = durable;
+    return Save(context);
+  }
+  context->Report(progress_);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingJob::StepError(int64_t step, const absl::Status& error) const {
+  std::string text = absl::StrCat("step ", step, ": ", error.message());
+  static const LazyRE2 kRow = {R"(\brow (\d+)\b)"};
+  int64_t row = 0;
+  if (RE2::PartialMatch(std::string(error.message()), *kRow, &row) && row < plan_.batch_size) {
+    absl::StrAppend(&text, " (row ", row, " of the batch is row ", data_->DatasetRow(step - 1, row),
+                    " of the dataset)");
+  }
+  return {error.code(), text};
+}
+
+absl::Status TrainingJob::Stop(JobContext* context) {
+  if (const absl::Status saved = trainer_->SaveCheckpoint(); saved.ok()) {
+    progress_.durable_rows = progress_.rows;
+  } else {
+    context->AddLog(JobLogLevel::kWarning,
+                    absl::StrCat("stops without a checkpoint: ", saved.message()));
+  }
+  BRAID_RETURN_IF_ERROR(Save(context));
+  return absl::CancelledError(absl::StrCat("stopped at step ", progress_.step));
+}
+
+absl::Status TrainingJob::Checkpoint(JobContext* context) {
+  BRAID_RETURN_IF_ERROR(trainer_->SaveCheckpoint());
+  progress_.durable_rows = progress_.rows;
+  return Save(context);
+}
+
+bool TrainingJob::EvaluationDue(int64_t step) const {
+  if (evaluation_ == nullptr || step <= memory_.evaluated) {
+    return false;
+  }
+  const int64_t interval = plan_.evaluate_steps > 0
+                               ? plan_.evaluate_steps
+                               : std::max<int64_t>(plan_.evaluate_epochs, 1) * steps_per_epoch_;
+  return step == total_steps_ || step % interval == 0;
+}
+
+absl::Status TrainingJob::Evaluate(JobContext* context, int64_t step) {
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<BatchStream> batches, evaluation_->Open(0));
+  StoppableStream stoppable(std::move(batches), context);
+  BRAID_ASSIGN_OR_RETURN(const EvaluationResult result, trainer_->Evaluate(&stoppable));
+  memory_.metrics = MetricsOf(result);
+  memory_.evaluated = step;
+  for (const auto& [name, value] : memory_.metrics) {
+    context->AddMetric(step, absl::StrCat("evaluation/", name), value);
+  }
+  context->AddLog(JobLogLevel::kInfo,
+                  absl::StrCat("evaluation at step ", step, ": ", Text(memory_.metrics)));
+  if (plan_.publish == JobPublish::kBest) {
+    const auto value = memory_.metrics.find(plan_.best_metric);
+    if (value == memory_.metrics.end()) {
+      return InvalidField("spec.train.best_metric",
+                          absl::StrCat("'", plan_.best_metric,
+                                       "' is not evaluated (expected loss, or a metric of the "
+                                       "evaluation)"));
+    }
+    if (!std::isnan(value->second) &&
+        (memory_.best_step == 0 ||
+         IsBetter(plan_.best_metric, value->second, memory_.best_metrics.at(plan_.best_metric)))) {
+      // After a crash in between, this evaluation is made again.
+      BRAID_ASSIGN_OR_RETURN(memory_.best_checkpoint, trainer_->KeepBest());
+      memory_.best_step = step;
+      memory_.best_metrics = memory_.metrics;
+    }
+  }
+  return Save(context);
+}
+
+absl::Status TrainingJob::FinishTraining(JobContext* context) {
+  const bool best = plan_.publish == JobPublish::kBest;
+  if (best && memory_.best_step == 0) {
+    return absl::FailedPreconditionError(absl::StrCat("publish: no evaluation has a value of '",
+                                                      plan_.best_metric,
+                                                      "' (all are NaN; lower the learning rate)"));
+  }
+  if (evaluation_ == nullptr && progress_.loss.has_value()) {
+    memory_.metrics["loss"] = *progress_.loss;
+  }
+  // A crash from here on must not undo the last steps, which are not made again.
+  BRAID_RETURN_IF_ERROR(trainer_->SaveCheckpoint());
+  progress_.durable_rows = progress_.rows;
+  memory_.step = best ? memory_.best_step : total_steps_;
+  memory_.trained = true;  // RestoreBest() undoes steps, which must not be made again.
+  return Save(context);
+}
+
+bool TrainingJob::MustPublish() const {
+  return plan_.publish != JobPublish::kNothing && memory_.version == 0;
+}
+
+absl::Status TrainingJob::Publish(JobContext* context) {
+  if (plan_.publish == JobPublish::kBest) {
+    BRAID_RETURN_IF_ERROR(trainer_->RestoreBest(memory_.best_checkpoint));
+  }
+  BRAID_ASSIGN_OR_RETURN(memory_.version, trainer_->Publish(memory_.step));
+  context->AddLog(JobLogLevel::kInfo, absl::StrCat("published version ", memory_.version));
+  return Save(context);
+}
+
+JobResult TrainingJob::Result() const {
+  JobResult result;
+  result.version = memory_.version;
+  result.step = memory_.step;
+  result.metrics = plan_.publish == JobPublish::kBest ? memory_.best_metrics : memory_.metrics;
+  return result;
+}
+
+void TrainingJob::SetPosition(int64_t step) {
+  progress_.step = step;
+  progress_.total_steps = total_steps_;
+  progress_.rows = RowsBefore(step);
+  progress_.total_rows = RowsBefore(total_steps_);
+  progress_.epochs = (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_;
+  progress_.epoch = std::min(step / steps_per_epoch_ + 1, progress_.epochs);
+}
+
+int64_t TrainingJob::RowsBefore(int64_t step) const { return RowsInSteps(step, rows_, plan_); }
+
+absl::StatusOr<TrainingJob::Memory> TrainingJob::ReadMemory(const std::string& text) {
+  Memory memory;
+  if (text.empty()) {
+    return memory;
+  }
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    return absl::DataLossError("memory: not a JSON object");
+  }
+  memory.data = json.value("data", "");
+  memory.evaluation_data = json.value("evaluation_data", "");
+  memory.evaluated = json.value("evaluated", int64_t{0});
+  memory.metrics = ReadMetrics(json.value("metrics", Json::object()));
+  memory.best_step = json.value("best_step", int64_t{0});
+  memory.best_checkpoint = json.value("best_checkpoint", "");
+  memory.best_metrics = ReadMetrics(json.value("best_metrics", Json::object()));
+  memory.trained = json.value("trained", false);
+  memory.step = json.value("step", int64_t{0});
+  memory.version = json.value("version", int64_t{0});
+  return memory;
+}
+
+std::string TrainingJob::WriteMemory() const {
+  return Json{{"data", memory_.data},
+              {"evaluation_data", memory_.evaluation_data},
+              {"evaluated", memory_.evaluated},
+              {"metrics", memory_.metrics},
+              {"best_step", memory_.best_step},
+              {"best_checkpoint", memory_.best_checkpoint},
+              {"best_metrics", memory_.best_metrics},
+              {"trained", memory_.trained},
+              {"step", memory_.step},
+              {"version", memory_.version}}
+      .dump();
+}
+
+}  // namespace braid

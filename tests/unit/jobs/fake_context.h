@@ -1,0 +1,46 @@
+// Context of a job that a test runs itself.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "server/jobs/job.h"
+
+namespace braid {
+
+// Thread-compatible.
+class FakeContext final : public JobContext {
+ public:
+  JobStop stop() const override { return decide_stop ? decide_stop(progress) : JobStop::kNone; }
+  void Report(const JobProgress& now) override { progress = now; }
+  absl::Status Save(const JobProgress& now, absl::string_view text) override {
+    progress = now;
+    if (!save_error.ok()) {
+      return save_error;
+    }
+    saved = now;
+    memory = std::string(text);
+    return absl::OkStatus();
+  }
+  void AddMetric(int64_t step, absl::string_view name, double value) override {
+    metrics[std::string(name)][step] = value;
+  }
+  void AddLog(JobLogLevel, absl::string_view text) override { log.emplace_back(text); }
+
+  // Set by tests.
+  std::function<JobStop(const JobProgress&)> decide_stop;
+  absl::Status save_error;
+
+  JobProgress progress;  // last reported
+  JobProgress saved;     // last saved
+  std::string memory;
+  std::map<std::string, std::map<int64_t, double>> metrics;
+  std::vector<std::string> log;
+};
+
+}  // namespace braid

@@ -1,0 +1,264 @@
+#include "server/jobs/inference_job.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/base/task_thread.h"
+#include "tests/fakes/host_tensors.h"
+#include "tests/fakes/status_matchers.h"
+#include "tests/unit/jobs/fake_context.h"
+
+namespace braid {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Rows that are their own numbers.
+class FakeInput final : public InputSource {
+ public:
+  FakeInput(int64_t rows, std::string name) : rows_(rows), name_(std::move(name)) {}
+  absl::StatusOr<int64_t> Rows(std::string* identity) override {
+    if (!identity->empty() && *identity != name_) {
+      return absl::FailedPreconditionError(absl::StrCat("expected data ", *identity));
+    }
+    *identity = name_;
+    return rows_;
+  }
+  absl::StatusOr<std::unique_ptr<RowStream>> Open(int64_t first_row) override {
+    return std::make_unique<Stream>(rows_, first_row);
+  }
+
+ private:
+  class Stream final : public RowStream {
+   public:
+    Stream(int64_t end, int64_t next) : end_(end), next_(next) {}
+    absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) override {
+      if (next_ == end_) {
+        return std::nullopt;
+      }
+      InputRows rows;
+      rows.first = next_;
+      rows.count = std::min(max_rows, end_ - next_);
+      rows.inputs = {MakeRows("x", rows.count, static_cast<double>(next_))};
+      next_ += rows.count;
+      return rows;
+    }
+
+   private:
+    const int64_t end_;
+    int64_t next_;
+  };
+
+  const int64_t rows_;
+  const std::string name_;
+};
+
+// Returns its input, on a thread of its own.
+class FakeModel final : public JobModel {
+ public:
+  explicit FakeModel(int64_t newest) : newest_(newest) {}
+
+  absl::StatusOr<int64_t> Open(int64_t version) override {
+    if (version != 0 && version != newest_) {
+      return absl::NotFoundError(absl::StrCat("version ", version, " is not served"));
+    }
+    version_ = version == 0 ? newest_ : version;
+    return version_;
+  }
+  int64_t request_rows() const override { return 3; }
+  size_t max_in_flight() const override { return 2; }
+  void Infer(std::vector<HostTensor> inputs, int64_t rows, Done done) override {
+    thread_.Post([this, inputs = std::move(inputs), rows, done = std::move(done)]() mutable {
+      if (ValuesOf<float>(inputs[0])[0] == fail_at) {
+        done(absl::InvalidArgumentError("inputs[0]: NaN"));
+        return;
+      }
+      InferenceResult result;
+      result.version = version_;
+      result.outputs = {{"y", DataType::kFp32, {rows, 1}, inputs[0].bytes, {inputs[0]}}};
+      done(std::move(result));
+    });
+  }
+
+  float fail_at = -1;
+
+ private:
+  const int64_t newest_;
+  int64_t version_ = 0;
+  TaskThread thread_ = TaskThread("model");
+};
+
+struct FakeFiles {
+  std::vector<float> parts;  // complete
+  std::vector<float> output;
+  std::vector<int64_t> versions;
+  bool closed = false;
+};
+
+class FakeOutput final : public JobOutput {
+ public:
+  FakeOutput(FakeFiles* files, int64_t part_rows) : files_(files), part_rows_(part_rows) {}
+
+  absl::StatusOr<int64_t> Open() override {
+    return files_->closed && files_->parts.empty()
+               ? absl::StatusOr<int64_t>(absl::AlreadyExistsError("output.path: exists"))
+               : Size(files_->parts);
+  }
+  absl::StatusOr<int64_t> Write(const InputRows& rows, const InferenceResult& result) override {
+    EXPECT_EQ(rows.first, Size(files_->parts) + Size(part_));
+    const std::vector<float> values = ValuesOf<float>(result.outputs.at(0));
+    part_.insert(part_.end(), values.begin(), values.end());
+    files_->versions.push_back(result.version);
+    return Size(part_) >= part_rows_ ? FinishPart() : Size(files_->parts);
+  }
+  absl::StatusOr<int64_t> FinishPart() override {
+    files_->parts.insert(files_->parts.end(), part_.begin(), part_.end());
+    part_.clear();
+    return Size(files_->parts);
+  }
+  absl::StatusOr<std::string> Close() override {
+    EXPECT_TRUE(part_.empty());
+    files_->output = files_->parts;
+    files_->closed = true;
+    return "/outputs/scores.npy";
+  }
+  void Discard() override { files_->parts.clear(); }
+
+ private:
+  static int64_t Size(const std::vector<float>& list) { return static_cast<int64_t>(list.size()); }
+
+  FakeFiles* const files_;
+  const int64_t part_rows_;
+  std::vector<float> part_;
+};
+
+class InferenceJobTest : public ::testing::Test {
+ protected:
+  // Runs a new job, as after a start of the server.
+  absl::StatusOr<JobResult> Run() {
+    auto model = std::make_unique<FakeModel>(newest_);
+    model->fail_at = fail_at_;
+    JobRecord record;
+    record.progress = context_.saved;
+    record.memory = context_.memory;
+    job_ = std::make_unique<InferenceJob>(0, std::move(model),
+                                          std::make_unique<FakeInput>(rows_, data_),
+                                          std::make_unique<FakeOutput>(&files_, 5), record);
+    return job_->Run(&context_);
+  }
+  std::vector<float> AllRows() const {
+    std::vector<float> rows;
+    for (int64_t row = 0; row < rows_; ++row) {
+      rows.push_back(static_cast<float>(row));
+    }
+    return rows;
+  }
+
+  int64_t newest_ = 4;
+  int64_t rows_ = 20;
+  std::string data_ = "a";
+  float fail_at_ = -1;
+  FakeFiles files_;
+  FakeContext context_;
+  std::unique_ptr<InferenceJob> job_;
+};
+
+TEST_F(InferenceJobTest, WritesEachRowOnceInOrder) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  EXPECT_EQ(result.rows, 20);
+  EXPECT_EQ(result.output, "/outputs/scores.npy");
+  EXPECT_EQ(files_.output, AllRows());
+  EXPECT_EQ(context_.progress.rows, 20);
+  EXPECT_EQ(context_.progress.total_rows, 20);
+  EXPECT_EQ(context_.saved.durable_rows, 20);
+}
+
+TEST_F(InferenceJobTest, ErrorNamesTheRows) {
+  fail_at_ = 6;
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kInvalidArgument, "rows 6 to 8: inputs[0]: NaN"));
+}
+
+TEST_F(InferenceJobTest, DrainCompletesThePartAndTheNextRunContinues) {
+  context_.decide_stop = [](const JobProgress& progress) {
+    return progress.rows >= 3 ? JobStop::kDrain : JobStop::kNone;
+  };
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at row ")));
+  EXPECT_EQ(context_.saved.durable_rows, context_.saved.rows);
+  EXPECT_EQ(static_cast<int64_t>(files_.parts.size()), context_.saved.rows);
+  EXPECT_LT(context_.saved.rows, 20);
+  context_.decide_stop = nullptr;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(files_.output, AllRows());
+}
+
+TEST_F(InferenceJobTest, VersionStaysTheSameOverRestarts) {
+  context_.decide_stop = [](const JobProgress& progress) {
+    return progress.rows >= 3 ? JobStop::kDrain : JobStop::kNone;
+  };
+  EXPECT_FALSE(Run().ok());
+  context_.decide_stop = nullptr;
+  newest_ = 5;
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kNotFound,
+                              "cannot continue with the version of the rows so far: version 4 is "
+                              "not served"));
+  newest_ = 4;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_THAT(files_.versions, ::testing::Each(4));
+}
+
+TEST_F(InferenceJobTest, DoesNotContinueWithOtherData) {
+  context_.decide_stop = [](const JobProgress&) { return JobStop::kDrain; };
+  EXPECT_FALSE(Run().ok());
+  context_.decide_stop = nullptr;
+  data_ = "b";
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "expected data a"));
+  data_ = "a";
+  EXPECT_THAT(Run(), IsOk());
+}
+
+TEST_F(InferenceJobTest, CancelLeavesNoParts) {
+  context_.decide_stop = [](const JobProgress& progress) {
+    return progress.rows >= 6 ? JobStop::kCancel : JobStop::kNone;
+  };
+  EXPECT_FALSE(Run().ok());
+  EXPECT_FALSE(files_.parts.empty());
+  job_->CleanUp();
+  EXPECT_TRUE(files_.parts.empty());
+}
+
+// The server crashes after the output is complete, before the end of the job is recorded.
+TEST_F(InferenceJobTest, RunningADoneJobAgainReturnsTheSame) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult first, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult second, Run());
+  EXPECT_EQ(first, second);
+  job_->CleanUp();
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult third, Run());
+  EXPECT_EQ(first, third);
+  EXPECT_EQ(files_.output, AllRows());
+}
+
+TEST_F(InferenceJobTest, CrashesChangeNothing) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    files_ = FakeFiles();
+    context_ = FakeContext();
+    std::mt19937 random(seed);
+    absl::StatusOr<JobResult> result = absl::UnknownError("not run");
+    for (int crashes = 0; crashes < 100 && !result.ok(); ++crashes) {
+      // A crash leaves the process: what the job returns does not matter.
+      fail_at_ = static_cast<float>(random() % 30);
+      context_.save_error = random() % 4 == 0 ? absl::AbortedError("crash") : absl::OkStatus();
+      result = Run();
+    }
+    ASSERT_THAT(result, IsOk()) << seed;
+    EXPECT_EQ(files_.output, AllRows()) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace braid

@@ -1,0 +1,458 @@
+#include "server/jobs/job_scheduler.h"
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/fakes/eventually.h"
+#include "tests/fakes/manual_clock.h"
+#include "tests/fakes/status_matchers.h"
+#include "tests/fakes/temp_dir.h"
+
+namespace braid {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+using Body = std::function<absl::StatusOr<JobResult>(JobContext*)>;
+
+// Makes jobs whose bodies the test sets by ID; without a body, a job succeeds at once.
+class FakeFactory final : public JobFactory {
+ public:
+  absl::StatusOr<std::unique_ptr<Job>> Make(const JobRecord& record) override {
+    const absl::MutexLock lock(&mu_);
+    if (!make_error.ok()) {
+      return make_error;
+    }
+    return std::make_unique<FakeJob>(this, record.id, bodies_[record.id]);
+  }
+  absl::Status Remove(const JobRecord& record) override {
+    const absl::MutexLock lock(&mu_);
+    removed_.push_back(record.id);
+    return absl::OkStatus();
+  }
+
+  void Set(const std::string& id, Body body) {
+    const absl::MutexLock lock(&mu_);
+    bodies_[id] = std::move(body);
+  }
+  std::vector<std::string> started() const { return Copy(started_); }
+  std::vector<std::string> cleaned() const { return Copy(cleaned_); }
+  std::vector<std::string> removed() const { return Copy(removed_); }
+
+  absl::Status make_error;
+
+ private:
+  class FakeJob final : public Job {
+   public:
+    FakeJob(FakeFactory* factory, std::string id, Body body)
+        : factory_(factory), id_(std::move(id)), body_(std::move(body)) {}
+    absl::StatusOr<JobResult> Run(JobContext* context) override {
+      {
+        const absl::MutexLock lock(&factory_->mu_);
+        factory_->started_.push_back(id_);
+      }
+      return body_ ? body_(context) : JobResult();
+    }
+    void CleanUp() override {
+      const absl::MutexLock lock(&factory_->mu_);
+      factory_->cleaned_.push_back(id_);
+    }
+
+   private:
+    FakeFactory* const factory_;
+    const std::string id_;
+    const Body body_;
+  };
+
+  std::vector<std::string> Copy(const std::vector<std::string>& ids) const {
+    const absl::MutexLock lock(&mu_);
+    return ids;
+  }
+
+  mutable absl::Mutex mu_;
+  std::map<std::string, Body> bodies_;
+  std::vector<std::string> started_;
+  std::vector<std::string> cleaned_;
+  std::vector<std::string> removed_;
+};
+
+// Runs until it is told to stop.
+absl::StatusOr<JobResult> RunUntilStopped(JobContext* context) {
+  while (context->stop() == JobStop::kNone) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return absl::CancelledError("stopped");
+}
+
+class JobSchedulerTest : public ::testing::Test {
+ protected:
+  JobSchedulerTest() { OpenStore(); }
+
+  void OpenStore() {
+    store_.reset();
+    absl::StatusOr<std::unique_ptr<JobStore>> opened =
+        JobStore::Open(dir_.path() / "jobs.sqlite", &clock_);
+    ASSERT_THAT(opened, IsOk());
+    store_ = *std::move(opened);
+  }
+  void Start() {
+    absl::StatusOr<std::unique_ptr<JobScheduler>> started =
+        JobScheduler::Start(store_.get(), &factory_, &clock_, options_);
+    ASSERT_THAT(started, IsOk());
+    scheduler_ = *std::move(started);
+  }
+  void Submit(const std::string& id, int64_t priority = 0) {
+    NewJob job;
+    job.id = id;
+    job.model = "fashion";
+    job.spec = id;
+    job.priority = priority;
+    ASSERT_THAT(scheduler_->Submit(job), IsOk());
+  }
+  // Adds a job and leaves it as a server does that crashes while the job runs.
+  void Crash(const std::string& id) {
+    NewJob job;
+    job.id = id;
+    job.spec = id;
+    ASSERT_THAT(store_->Add(job), IsOk());
+    JobMove start;
+    start.to = JobState::kRunning;
+    ASSERT_THAT(store_->Move(id, start), IsOk());
+  }
+  JobRecord Get(const std::string& id) const {
+    absl::StatusOr<JobRecord> job = store_->Get(id);
+    EXPECT_THAT(job, IsOk());
+    return job.value_or(JobRecord());
+  }
+  bool WaitFor(const std::string& id, JobState state) const {
+    return Eventually([&] { return Get(id).state == state; });
+  }
+
+  const TempDir dir_;
+  ManualClock clock_;
+  FakeFactory factory_;
+  JobSchedulerOptions options_;
+  std::unique_ptr<JobStore> store_;
+  std::unique_ptr<JobScheduler> scheduler_;
+};
+
+TEST_F(JobSchedulerTest, RunsAJobAndRecordsItsResult) {
+  Start();
+  factory_.Set("a", [](JobContext* context) -> absl::StatusOr<JobResult> {
+    context->AddMetric(1, "loss", 0.5);
+    context->AddLog(JobLogLevel::kInfo, "hello");
+    JobResult result;
+    result.version = 7;
+    return result;
+  });
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kSucceeded));
+  EXPECT_EQ(Get("a").result.version, 7);
+  EXPECT_EQ(Get("a").attempts, 1);
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobMetricPage page, store_->Metrics("a", {}, 0, 10));
+  EXPECT_THAT(page.metrics, ElementsAre(JobMetric{1, "loss", 0.5}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<JobLogLine> lines, store_->Logs("a", 0, 10));
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0].text, "hello");
+  EXPECT_THAT(factory_.cleaned(), ElementsAre("a"));
+}
+
+TEST_F(JobSchedulerTest, AFailedJobHasItsReason) {
+  Start();
+  factory_.Set("a", [](JobContext*) { return absl::NotFoundError("data.path: no file 'x'"); });
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kFailed));
+  EXPECT_EQ(Get("a").reason, "data.path: no file 'x' (NOT_FOUND)");
+  EXPECT_THAT(factory_.cleaned(), ElementsAre("a"));
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<JobLogLine> lines, store_->Logs("a", 0, 10));
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0].level, JobLogLevel::kError);
+}
+
+TEST_F(JobSchedulerTest, AJobThatCannotBeMadeFails) {
+  factory_.make_error = absl::DataLossError("spec: cannot be read");
+  Start();
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kFailed));
+  EXPECT_EQ(Get("a").reason, "spec: cannot be read (DATA_LOSS)");
+}
+
+TEST_F(JobSchedulerTest, RunsAtMostSoManyJobsInTheOrderOfPriority) {
+  options_.max_running = 2;
+  Start();
+  absl::Notification go;
+  for (const char* id : {"a", "b"}) {
+    factory_.Set(id, [&](JobContext*) {
+      go.WaitForNotification();
+      return JobResult();
+    });
+    Submit(id);
+  }
+  ASSERT_TRUE(Eventually([&] { return factory_.started().size() == 2; }));
+  Submit("c");
+  Submit("d", 1);
+  EXPECT_EQ(Get("c").state, JobState::kQueued);
+  EXPECT_EQ(Get("d").state, JobState::kQueued);
+  go.Notify();
+  ASSERT_TRUE(WaitFor("c", JobState::kSucceeded));
+  ASSERT_TRUE(WaitFor("d", JobState::kSucceeded));
+}
+
+TEST_F(JobSchedulerTest, OneThreadRunsHigherPriorityFirst) {
+  Start();
+  absl::Notification go;
+  factory_.Set("first", [&](JobContext*) {
+    go.WaitForNotification();
+    return JobResult();
+  });
+  Submit("first");
+  ASSERT_TRUE(WaitFor("first", JobState::kRunning));
+  Submit("low", -1);
+  Submit("a");
+  Submit("b");
+  Submit("high", 1);
+  go.Notify();
+  ASSERT_TRUE(WaitFor("low", JobState::kSucceeded));
+  EXPECT_THAT(factory_.started(), ElementsAre("first", "high", "a", "b", "low"));
+}
+
+TEST_F(JobSchedulerTest, FullQueueRejectsNewJobsButNotRetries) {
+  options_.max_running = 1;
+  options_.max_queued = 1;
+  Start();
+  factory_.Set("a", RunUntilStopped);
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  Submit("b");
+  NewJob job;
+  job.id = "c";
+  EXPECT_THAT(scheduler_->Submit(job), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                HasSubstr("--max_queued_jobs allows 1")));
+  Submit("b");
+}
+
+TEST_F(JobSchedulerTest, CancelEndsAQueuedJobAtOnce) {
+  Start();
+  factory_.Set("a", RunUntilStopped);
+  Submit("a");
+  Submit("b");
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord job, scheduler_->Cancel("b"));
+  EXPECT_EQ(job.state, JobState::kCancelled);
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord again, scheduler_->Cancel("b"));
+  EXPECT_EQ(again.state, JobState::kCancelled);
+  EXPECT_THAT(factory_.cleaned(), IsEmpty());  // It never ran.
+}
+
+TEST_F(JobSchedulerTest, CancelEndsARunningJobAtItsNextStep) {
+  Start();
+  factory_.Set("a", RunUntilStopped);
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord job, scheduler_->Cancel("a"));
+  EXPECT_TRUE(job.cancel_requested);
+  ASSERT_TRUE(WaitFor("a", JobState::kCancelled));
+  EXPECT_THAT(factory_.cleaned(), ElementsAre("a"));
+}
+
+TEST_F(JobSchedulerTest, AJobThatIsDoneBeforeItSeesTheCancellationSucceeds) {
+  Start();
+  factory_.Set("a", [](JobContext* context) -> absl::StatusOr<JobResult> {
+    RunUntilStopped(context).IgnoreError();
+    return JobResult();
+  });
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  ASSERT_THAT(scheduler_->Cancel("a"), IsOk());
+  EXPECT_TRUE(WaitFor("a", JobState::kSucceeded));
+}
+
+TEST_F(JobSchedulerTest, DrainReturnsRunningJobsToTheQueueAndTheNextStartContinues) {
+  Start();
+  factory_.Set("a", RunUntilStopped);
+  Submit("a");
+  Submit("b");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()));
+  EXPECT_EQ(Get("a").state, JobState::kQueued);
+  EXPECT_EQ(Get("a").reason, "the server was shut down");
+  EXPECT_EQ(Get("a").crashes, 0);
+  EXPECT_EQ(Get("b").state, JobState::kQueued);
+  EXPECT_THAT(factory_.cleaned(), IsEmpty());
+  scheduler_.reset();
+  OpenStore();
+  factory_.Set("a", nullptr);
+  Start();
+  EXPECT_TRUE(WaitFor("a", JobState::kSucceeded));
+  EXPECT_TRUE(WaitFor("b", JobState::kSucceeded));
+  EXPECT_EQ(Get("a").attempts, 2);
+  EXPECT_THAT(factory_.started(), ElementsAre("a", "a", "b"));
+}
+
+TEST_F(JobSchedulerTest, DrainGivesUpAtTheDeadline) {
+  Start();
+  absl::Notification go;
+  factory_.Set("a", [&](JobContext*) {
+    go.WaitForNotification();
+    return JobResult();
+  });
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  EXPECT_FALSE(scheduler_->Drain(absl::Now()));
+  go.Notify();
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()));
+  EXPECT_EQ(Get("a").state, JobState::kSucceeded);
+}
+
+TEST_F(JobSchedulerTest, AnErrorWhileDrainingFailsTheJob) {
+  Start();
+  factory_.Set("a", [](JobContext* context) -> absl::StatusOr<JobResult> {
+    RunUntilStopped(context).IgnoreError();
+    return absl::DataLossError("broken");
+  });
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()));
+  EXPECT_EQ(Get("a").state, JobState::kFailed);
+}
+
+TEST_F(JobSchedulerTest, ACrashedJobContinuesAndFailsAfterTooManyCrashes) {
+  options_.max_running = 0;  // Nothing starts.
+  options_.max_crashes = 3;
+  Crash("a");
+  for (int64_t crashes = 1; crashes <= 2; ++crashes) {
+    Start();
+    EXPECT_EQ(Get("a").state, JobState::kQueued);
+    EXPECT_EQ(Get("a").crashes, crashes);
+    EXPECT_EQ(Get("a").reason, "the server crashed while the job ran");
+    scheduler_.reset();
+    JobMove start;
+    start.to = JobState::kRunning;
+    ASSERT_THAT(store_->Move("a", start), IsOk());
+  }
+  Start();
+  EXPECT_EQ(Get("a").state, JobState::kFailed);
+  EXPECT_THAT(Get("a").reason, HasSubstr("crashed while the job ran, 3 times in a row"));
+  EXPECT_THAT(factory_.cleaned(), ElementsAre("a"));
+}
+
+TEST_F(JobSchedulerTest, AJobContinuesAfterARestartIfADeviceWasLost) {
+  options_.device_lost = [] { return true; };
+  factory_.Set("a", [](JobContext*) { return absl::UnavailableError("cuda:0 is lost"); });
+  Start();
+  Submit("a");
+  ASSERT_TRUE(Eventually([&] { return Get("a").reason == "a device was lost while the job ran"; }));
+  EXPECT_EQ(Get("a").state, JobState::kQueued);
+  scheduler_.reset();
+  OpenStore();
+  factory_.Set("a", nullptr);
+  Start();
+  EXPECT_TRUE(WaitFor("a", JobState::kSucceeded));
+}
+
+TEST_F(JobSchedulerTest, ACancelledJobStaysCancelledAfterACrash) {
+  options_.max_running = 0;
+  Crash("a");
+  ASSERT_THAT(store_->RequestCancel("a"), IsOk());
+  Start();
+  EXPECT_EQ(Get("a").state, JobState::kCancelled);
+  EXPECT_THAT(factory_.cleaned(), ElementsAre("a"));
+}
+
+TEST_F(JobSchedulerTest, ACancellationDuringADrainIsNotForgotten) {
+  options_.max_running = 0;
+  Crash("a");
+  ASSERT_THAT(store_->RequestCancel("a"), IsOk());
+  JobMove drained;
+  drained.to = JobState::kQueued;
+  ASSERT_THAT(store_->Move("a", drained), IsOk());
+  Start();
+  EXPECT_EQ(Get("a").state, JobState::kCancelled);
+}
+
+TEST_F(JobSchedulerTest, ShowsTheProgressOfARunningJob) {
+  Start();
+  std::atomic<bool> reported = false;
+  factory_.Set("a", [&](JobContext* context) {
+    JobProgress progress;
+    progress.total_rows = 1000;
+    context->Report(progress);
+    clock_.Advance(absl::Seconds(4));
+    progress.rows = 800;
+    context->Report(progress);
+    reported = true;
+    return RunUntilStopped(context);
+  });
+  Submit("a");
+  ASSERT_TRUE(Eventually([&] { return reported.load(); }));
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord job, scheduler_->Get("a"));
+  EXPECT_EQ(job.progress.rows, 800);
+  EXPECT_EQ(job.progress.rows_per_second, 200);
+}
+
+TEST_F(JobSchedulerTest, WatchersSeeChangesUntilTheyLeave) {
+  Start();
+  std::atomic<int> changes = 0;
+  std::atomic<int> others = 0;
+  const int64_t watch = scheduler_->Watch("a", [&] { ++changes; });
+  scheduler_->Watch("b", [&] { ++others; });
+  factory_.Set("a", [](JobContext* context) {
+    context->Report({});
+    return JobResult();
+  });
+  Submit("a");
+  // Started, reported, ended.
+  ASSERT_TRUE(Eventually([&] { return changes.load() == 3; }));
+  scheduler_->Unwatch(watch);
+  ASSERT_THAT(scheduler_->Remove("a"), IsOk());
+  EXPECT_EQ(changes.load(), 3);
+  EXPECT_EQ(others.load(), 0);
+}
+
+TEST_F(JobSchedulerTest, RemovesEndedJobsOnly) {
+  Start();
+  factory_.Set("a", RunUntilStopped);
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  EXPECT_THAT(scheduler_->Remove("a"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("RUNNING")));
+  EXPECT_THAT(factory_.removed(), IsEmpty());
+  ASSERT_THAT(scheduler_->Cancel("a"), IsOk());
+  ASSERT_TRUE(WaitFor("a", JobState::kCancelled));
+  EXPECT_THAT(scheduler_->Remove("a"), IsOk());
+  EXPECT_THAT(factory_.removed(), ElementsAre("a"));
+}
+
+TEST_F(JobSchedulerTest, RemovesRecordsAfterTheRetention) {
+  options_.retention = absl::Hours(24);
+  options_.max_running = 0;
+  Start();
+  for (const char* id : {"old", "new", "queued"}) {
+    Submit(id);
+  }
+  ASSERT_THAT(scheduler_->Cancel("old"), IsOk());
+  clock_.Advance(absl::Hours(20));
+  ASSERT_THAT(scheduler_->Cancel("new"), IsOk());
+  clock_.Advance(absl::Hours(5));
+  scheduler_.reset();
+  Start();
+  EXPECT_THAT(store_->Get("old"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("old")));
+  EXPECT_EQ(Get("new").state, JobState::kCancelled);
+  EXPECT_EQ(Get("queued").state, JobState::kQueued);
+  EXPECT_THAT(factory_.removed(), ElementsAre("old"));
+}
+
+}  // namespace
+}  // namespace braid

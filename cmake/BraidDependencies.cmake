@@ -15,6 +15,7 @@ endif()
 find_package(ZLIB REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(SQLite3 REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 # HTTP server for metrics and health; prometheus-cpp also depends on it.
 find_package(civetweb CONFIG REQUIRED)

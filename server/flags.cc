@@ -200,6 +200,20 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
   app->add_option("--data_dir", options->data_dir,
                   "Directory for trainers and checkpoints; default: no storage")
       ->type_name("DIR");
+  app->add_option("--data_root", options->data_roots,
+                  "Directory with data sets that clients may read; may be repeated; relative paths "
+                  "start at the first")
+      ->type_name("DIR")
+      ->check(CLI::ExistingDirectory)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app->add_option("--output_root", options->output_root,
+                  "Directory for the outputs of jobs; default: outputs in --data_dir")
+      ->type_name("DIR");
+  app->add_option("--data_cache_bytes", options->data_cache_bytes,
+                  "Disk space for tables that jobs train on, packed in --data_dir/cache")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
+      ->capture_default_str();
   app->add_option("--devices", options->devices,
                   "Device slots, separated by commas: auto (all GPUs, or cpu*2), cpu*N, cuda, "
                   "cuda:I, cuda:I*N")
@@ -278,6 +292,22 @@ void AddLimitFlags(CLI::App* app, Options* options) {
       ->capture_default_str();
 }
 
+void AddJobFlags(CLI::App* app, Options* options, double* retention_days) {
+  app->add_option("--max_running_jobs", options->max_running_jobs,
+                  "Jobs that run at the same time; others wait")
+      ->check(CLI::Range(int64_t{1}, int64_t{64}))
+      ->capture_default_str();
+  app->add_option("--max_queued_jobs", options->max_queued_jobs,
+                  "Jobs that wait; more fail with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
+  app->add_option("--job_retention_days", *retention_days,
+                  "Days after which records, metrics and logs of ended jobs are removed; never "
+                  "their outputs")
+      ->check(Between(0, 36500))
+      ->capture_default_str();
+}
+
 // Throws CLI::ParseError for an argument that is no flag, with the flags that contain its name.
 void CheckKnown(const CLI::App& app) {
   const std::vector<std::string> unknown = app.remaining();
@@ -314,6 +344,8 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   AddModelsAndDevicesFlags(&app, &options);
   AddNetworkFlags(&app, &options);
   AddLimitFlags(&app, &options);
+  double retention_days = options.job_retention / absl::Hours(24);
+  AddJobFlags(&app, &options, &retention_days);
   AddLifecycleFlags(&app, &options, &seconds);
   double poll_seconds = absl::ToDoubleSeconds(options.repository_poll);
   AddModelFlags(&app, &options, &poll_seconds);
@@ -344,6 +376,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   options.drain_delay = absl::Seconds(seconds.drain_delay);
   options.drain_timeout = absl::Seconds(seconds.drain_timeout);
   options.repository_poll = absl::Seconds(poll_seconds);
+  options.job_retention = absl::Hours(24) * retention_days;
   if (seconds.max_connection_age_grace > 0) {
     options.max_connection_age_grace = absl::Seconds(seconds.max_connection_age_grace);
   }

@@ -31,6 +31,13 @@ struct Options {
   std::vector<std::string> operator_libraries;
   // Directory for trainers, checkpoints and caches; created if missing. Empty: no storage.
   std::string data_dir;
+  // Directories with data sets that clients may read. Relative paths of requests start at the
+  // first.
+  std::vector<std::string> data_roots;
+  // Directory of jobs' outputs; created if missing. Empty: `data_dir`/outputs.
+  std::string output_root;
+  // Limit of the bytes of tables that jobs have packed in `data_dir`/cache.
+  int64_t data_cache_bytes = int64_t{64} << 30;
   // Device slots: auto, cpu*N, cuda, cuda:I, cuda:I*N, separated by commas.
   std::string devices = "auto";
   // Intra-op threads per CPU slot. 0: the machine's cores divided by the CPU slots, at least 1.
@@ -93,6 +100,11 @@ struct Options {
   int max_message_bytes = std::numeric_limits<int>::max();
   // Trainers that may exist at the same time. Each has threads, replicas and metrics.
   int64_t max_trainers = 64;
+  // Jobs that run, and that wait, at the same time.
+  int64_t max_running_jobs = 1;
+  int64_t max_queued_jobs = 1000;
+  // Time after which the records of ended jobs are removed.
+  absl::Duration job_retention = absl::Hours(24 * 30);
   // Let clients register POSIX shared memory, which the server then reads and writes, and GPU
   // memory.
   bool allow_client_shared_memory = false;

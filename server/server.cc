@@ -23,8 +23,10 @@
 #include "server/base/status.h"
 #include "server/devices/device_pool.h"
 #include "server/devices/torch_settings.h"
+#include "server/jobs/jobs.h"
 #include "server/models/config/config_reader.h"
 #include "server/models/operator_libraries.h"
+#include "server/rpc/jobs/stored_job_spec.h"
 #include "server/rpc/server/grpc_server.h"
 #include "server/rpc/server/health_server.h"
 #include "server/rpc/training/stored_spec.h"
@@ -34,6 +36,7 @@
 #include "server/serving/served_models.h"
 #include "server/shared_memory/shared_regions.h"
 #include "server/storage/directory_lock.h"
+#include "server/storage/files.h"
 #include "server/telemetry/gpu/gpu_metrics.h"
 #include "server/telemetry/health.h"
 #include "server/telemetry/log.h"
@@ -51,6 +54,8 @@ namespace {
 
 // File in the data directory for the results of row independence tests.
 constexpr char kRowTestsFile[] = "row_tests.json";
+// Directory in the data directory for arrays that are unpacked while they are used.
+constexpr char kScratchDirectory[] = "scratch";
 // How long a drain waits for clients to read their replies.
 constexpr absl::Duration kReplyTimeout = absl::Seconds(10);
 // How long saving trainers may take after the drain timeout.
@@ -173,6 +178,7 @@ class Server::Parts {
       regions_ = std::make_unique<SharedRegions>(DevicePool::gpu_memory());
     }
     BRAID_RETURN_IF_ERROR(OpenStorage());
+    OpenJobs();
     // Binds the ports before loading models, so that a port in use fails early. The gate stays
     // closed until then, so that clients do not see an empty server.
     admission_.Close("is starting");
@@ -206,12 +212,15 @@ class Server::Parts {
              regions_.get(),
              tls_.get(),
              access_.get(),
-             [this] { return pool_->View(); }}));
+             [this] { return pool_->View(); },
+             DataPaths(),
+             jobs_.get()}));
     BRAID_RETURN_IF_ERROR(
         WithFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
                  control_->Start(options_.load_models)));
     BRAID_RETURN_IF_ERROR(CheckModels());
     trainers_->RestoreStored();
+    jobs_->Start();
     admission_.Open();
     health_.SetReady();
     control_->StartPolling(options_.repository_poll);
@@ -235,12 +244,18 @@ class Server::Parts {
     admission_.Close();
     // Streams reply to what they have received, which counts as in flight until then.
     streams_.Close(absl::UnavailableError("the server is shutting down"));
-    if (!FinishRequests(hurry)) {
+    jobs_->RequestStop();  // They end their steps while requests end.
+    DrainTime time(options_.drain_timeout, &hurry);
+    if (!FinishRequests(&time, hurry)) {
       SaveIdleTrainers();
       return false;
     }
     control_->Stop();
     grpc_server_->Shutdown();
+    if (!DrainJobs(&time)) {
+      SaveIdleTrainers();
+      return false;
+    }
     Log(LogModule::kServer).info("drained: no requests in flight, saving trainers");
     if (!trainers_->SaveAll()) {
       return false;
@@ -248,6 +263,7 @@ class Server::Parts {
     // Nothing writes to the data directory any more. Releases it for another server before the
     // remaining parts are destroyed.
     metrics_server_->Remove(state_metrics_);  // uses the trainers
+    jobs_.reset();
     trainers_.reset();
     data_dir_lock_.Close();
     return true;
@@ -278,16 +294,15 @@ class Server::Parts {
   }
 
   // Waits for requests in flight and for their replies. False if the drain timeout passes first.
-  bool FinishRequests(const absl::Notification& hurry) {
-    DrainTime time(options_.drain_timeout, &hurry);
+  bool FinishRequests(DrainTime* time, const absl::Notification& hurry) {
     const auto report = [this](absl::Duration left) {
       Log(LogModule::kServer)
           .info("draining: {} requests in flight, {} until the timeout", admission_.in_flight(),
                 absl::FormatDuration(absl::Trunc(left, absl::Seconds(1))));
     };
     report(options_.drain_timeout);
-    if (!time.Await([this](absl::Duration wait) { return admission_.WaitUntilIdle(wait); },
-                    report)) {
+    if (!time->Await([this](absl::Duration wait) { return admission_.WaitUntilIdle(wait); },
+                     report)) {
       Log(LogModule::kServer)
           .error("drain timeout: {} requests are still in flight", admission_.in_flight());
       return false;
@@ -307,6 +322,20 @@ class Server::Parts {
       Log(LogModule::kServer).warn("draining: dropping replies that clients do not read");
     }
     return true;
+  }
+
+  // Waits until running jobs are back in the queue. False if the drain timeout passes first.
+  bool DrainJobs(DrainTime* time) {
+    const bool drained = time->Await(
+        [this](absl::Duration wait) { return jobs_->Drain(absl::Now() + wait); },
+        [](absl::Duration) {
+          Log(LogModule::kServer).info("draining: waiting for jobs to stop at their next step");
+        });
+    if (!drained) {
+      Log(LogModule::kServer)
+          .error("drain timeout: jobs still run; they continue as after a crash");
+    }
+    return drained;
   }
 
   // Saves the trainers before the process exits with requests in flight. A stuck request can block
@@ -342,8 +371,8 @@ class Server::Parts {
 
   void ServeStateMetrics() {
     state_metrics_ = std::make_shared<StateMetrics>(
-        [reader = ServerStateReader(&admission_, models_.get(), trainers_.get(), pool_.get(),
-                                    find_gpu_)] { return reader.Read(); });
+        [reader = ServerStateReader(&admission_, models_.get(), trainers_.get(), jobs_.get(),
+                                    pool_.get(), find_gpu_)] { return reader.Read(); });
     metrics_server_->Add(state_metrics_);
     metrics_server_->Add(process_metrics_);
   }
@@ -351,6 +380,8 @@ class Server::Parts {
   absl::Status OpenStorage() {
     std::unique_ptr<TrainerStorage> storage;
     if (!options_.data_dir.empty()) {
+      scratch_directory_ = absl::StrCat(options_.data_dir, "/", kScratchDirectory);
+      BRAID_RETURN_IF_ERROR(WithFlag("--data_dir", MakeDirectories(scratch_directory_)));
       absl::StatusOr<FileDescriptor> lock = LockDirectory(options_.data_dir);
       BRAID_RETURN_IF_ERROR(WithFlag("--data_dir", lock.status()));
       data_dir_lock_ = *std::move(lock);
@@ -364,9 +395,26 @@ class Server::Parts {
     }
     trainers_ = std::make_unique<TrainerRegistry>(
         TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get(),
-                        options_.overlap_reduction},
+                        options_.overlap_reduction, pool_->background_workers()},
         std::move(storage), ReadStoredSpec, static_cast<size_t>(options_.max_trainers));
     return absl::OkStatus();
+  }
+
+  DataDirectories DataPaths() const { return {options_.data_roots, scratch_directory_}; }
+
+  void OpenJobs() {
+    JobsOptions jobs{options_.data_dir,
+                     DataPaths(),
+                     options_.output_root,
+                     options_.data_cache_bytes,
+                     {options_.max_running_jobs, options_.max_queued_jobs}};
+    jobs.scheduler.retention = options_.job_retention;
+    jobs.scheduler.device_lost = [this] { return !health_.liveness().ok(); };
+    if (jobs.output_root.empty() && !options_.data_dir.empty()) {
+      jobs.output_root = absl::StrCat(options_.data_dir, "/outputs");
+    }
+    jobs_ = std::make_unique<Jobs>(std::move(jobs), trainers_.get(), publisher_.get(), &metrics_,
+                                   ReadStoredJobSpec, &clock_);
   }
 
   void MakeControl() {
@@ -429,10 +477,12 @@ class Server::Parts {
   Health health_;
   std::unique_ptr<DevicePool> pool_;
   FileDescriptor data_dir_lock_{-1};
+  std::string scratch_directory_ = std::filesystem::temp_directory_path();
   std::unique_ptr<ServedModels> models_;
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<StepProfiler> profiler_;  // null: no profiling
   std::unique_ptr<TrainerRegistry> trainers_;
+  std::unique_ptr<Jobs> jobs_;
   std::shared_ptr<prometheus::Collectable> gpu_metrics_;  // null: no NVML
   ServerStateReader::FindGpu find_gpu_ = [](const GpuId&) { return std::nullopt; };
   std::shared_ptr<prometheus::Collectable> state_metrics_;

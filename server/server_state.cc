@@ -5,7 +5,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "server/base/version.h"
+#include "server/jobs/job_state.h"
+#include "server/jobs/job_store.h"
 
 namespace braid {
 namespace {
@@ -32,12 +36,34 @@ BytesByDevice Sum(const std::vector<TrainerState>& trainers) {
   return bytes;
 }
 
+std::string KindName(JobKind kind) { return kind == JobKind::kTrain ? "train" : "infer"; }
+
+void AddJobs(const Jobs& jobs, ServerState* state) {
+  if (!jobs.started()) {
+    return;
+  }
+  if (const absl::StatusOr<std::vector<JobCount>> counts = jobs.store().Count(); counts.ok()) {
+    for (const JobCount& count : *counts) {
+      state->jobs.push_back(
+          {KindName(count.kind), absl::AsciiStrToLower(JobStateName(count.state)), count.jobs});
+    }
+  }
+  for (const JobRecord& job : jobs.scheduler().Running()) {
+    const JobProgress& progress = job.progress;
+    const double done = progress.total_rows == 0 ? 0
+                                                 : static_cast<double>(progress.rows) /
+                                                       static_cast<double>(progress.total_rows);
+    state->running_jobs.push_back({job.id, KindName(job.kind), job.model, done,
+                                   progress.rows_per_second, progress.wait_seconds});
+  }
+}
+
 }  // namespace
 
 ServerStateReader::ServerStateReader(const Admission* admission, const ServedModels* models,
-                                     const TrainerRegistry* trainers, const DevicePool* pool,
-                                     const FindGpu& find_gpu)
-    : admission_(admission), models_(models), trainers_(trainers) {
+                                     const TrainerRegistry* trainers, const Jobs* jobs,
+                                     const DevicePool* pool, const FindGpu& find_gpu)
+    : admission_(admission), models_(models), trainers_(trainers), jobs_(jobs) {
   std::set<int> gpus;
   for (const Worker* worker : pool->workers()) {
     const Device& device = worker->device();
@@ -65,6 +91,7 @@ ServerState ServerStateReader::Read() const {
   for (const TrainerState& trainer : trainers) {
     ++(trainer.failed ? state.failed_trainers : state.running_trainers);
   }
+  AddJobs(*jobs_, &state);
   BytesByDevice model_bytes = Sum(served);
   BytesByDevice trainer_bytes = Sum(trainers);
   for (const Slot& slot : slots_) {

@@ -9,6 +9,7 @@
 #include "server/admission/admission.h"
 #include "server/devices/device.h"
 #include "server/devices/device_pool.h"
+#include "server/jobs/jobs.h"
 #include "server/serving/served_models.h"
 #include "server/telemetry/state_metrics.h"
 #include "server/training/trainer/trainer_registry.h"
@@ -21,7 +22,8 @@ struct GpuLabels {
   std::string uuid;
 };
 
-// Thread-safe. Takes only locks that are held briefly.
+// Thread-safe. Takes only locks that are held briefly; a change of a job's record waits for the
+// disk.
 class ServerStateReader {
  public:
   // Returns the labels of GPU `id` in the GPU metrics; nullopt if it has none.
@@ -29,7 +31,7 @@ class ServerStateReader {
 
   // All pointers outlive the reader. Calls `find_gpu` once per GPU slot, in the constructor.
   ServerStateReader(const Admission* admission, const ServedModels* models,
-                    const TrainerRegistry* trainers, const DevicePool* pool,
+                    const TrainerRegistry* trainers, const Jobs* jobs, const DevicePool* pool,
                     const FindGpu& find_gpu);
 
   ServerState Read() const;
@@ -44,6 +46,7 @@ class ServerStateReader {
   const Admission* const admission_;
   const ServedModels* const models_;
   const TrainerRegistry* const trainers_;
+  const Jobs* const jobs_;
   std::vector<Slot> slots_;
 };
 

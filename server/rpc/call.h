@@ -15,6 +15,7 @@
 #include "server/admission/admission.h"
 #include "server/admission/open_streams.h"
 #include "server/base/status.h"
+#include "server/base/task_thread.h"
 #include "server/rpc/auth/access.h"
 #include "server/rpc/status.h"
 #include "server/telemetry/access_log.h"
@@ -152,6 +153,20 @@ grpc::ServerUnaryReactor* HandleUnaryAsync(const RpcContext& rpc,
     call->Reply(status);
   }
   return reactor;
+}
+
+// Handles a unary call on `thread`, where it may block: work(request, response, call) fills the
+// response and returns a status. gRPC keeps request and response until the reply.
+template <typename Request, typename Response, typename Work>
+grpc::ServerUnaryReactor* HandleUnaryOn(TaskThread* thread, const RpcContext& rpc,
+                                        const grpc::CallbackServerContext* context,
+                                        absl::string_view method, const Request* request,
+                                        Response* response, Work work) {
+  return HandleUnaryAsync(rpc, context, method, *request,
+                          [=](const std::shared_ptr<UnaryCall>& call) {
+                            thread->Post([=] { call->Reply(work(*request, response, *call)); });
+                            return absl::OkStatus();
+                          });
 }
 
 }  // namespace braid

@@ -215,6 +215,11 @@ bool Caller::MayAll(Role role) const {
   return access_->control == nullptr || (identity_ != nullptr && identity_->MayAll(role));
 }
 
+absl::Status Caller::Require(Role role, absl::string_view model) const {
+  return May(role, model) ? absl::OkStatus()
+                          : MissingRole(role, absl::StrCat(" for model '", Excerpt(model), "'"));
+}
+
 std::string Caller::client() const {
   if (!access_->limits_clients) {
     return {};

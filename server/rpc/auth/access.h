@@ -64,6 +64,8 @@ class Caller {
   bool Sees(absl::string_view model) const;
   bool May(Role role, absl::string_view model) const;
   bool MayAll(Role role) const;
+  // PERMISSION_DENIED unless May(). For requests that name their model indirectly.
+  absl::Status Require(Role role, absl::string_view model) const;
 
   // Key for the limits per client: the identity, or the address without port. Empty without limits.
   std::string client() const;

@@ -43,6 +43,12 @@ AuditDetails DetailsOf(const Request& request, Subject subject) {
   if constexpr (requires { request.key(); }) {
     add("key", request.key());
   }
+  if constexpr (requires { request.id(); }) {
+    add("id", request.id());
+  }
+  if constexpr (requires { request.path(); }) {
+    add("path", request.path());
+  }
   return details;
 }
 

@@ -67,6 +67,20 @@ const std::vector<MethodRule>& MethodRules() {
       {"DeleteVersion", Need::kAdmin, Subject::kModel, true},
       {"ReserveVersion", Need::kAdmin, Subject::kModel, true},
       {"UploadVersion", Need::kAdmin, Subject::kModel, true},
+      // braid.v1.DataService. Whoever may use a model may look at the data for its jobs.
+      {"GetDataset", Need::kSee},
+      {"ListDatasets", Need::kSee},
+      {"PreviewDataset", Need::kSee, Subject::kServer, true},
+      // braid.v1.JobService. NeedOf() chooses the role for SubmitJob; the others look at the job's
+      // model once they have its record.
+      {"SubmitJob", Need::kInfer, Subject::kModel, true},
+      {"GetJob", Need::kSee},
+      {"ListJobs", Need::kSee},
+      {"WatchJob", Need::kSee},
+      {"CancelJob", Need::kSee, Subject::kServer, true},
+      {"DeleteJob", Need::kSee, Subject::kServer, true},
+      {"GetJobMetrics", Need::kSee},
+      {"GetJobLogs", Need::kSee},
       // braid.v1.DeviceService
       {"ListDevices", Need::kAnyone},
   };

@@ -23,8 +23,8 @@ struct MethodRule {
   absl::string_view method;  // without package and service
   Need need = Need::kAdmin;
   Subject subject = Subject::kServer;
-  // Always audited: methods that change the server or what it serves, or return weights. Other
-  // methods that need the train role are audited only with authentication.
+  // Always audited: methods that change the server or what it serves, or return weights or data.
+  // Other methods that need the train role are audited only with authentication.
   bool audited = false;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "absl/strings/string_view.h"
+#include "braid/v1/job.pb.h"
 #include "braid/v1/training.pb.h"
 #include "server/rpc/auth/method_rules.h"
 
@@ -39,6 +40,15 @@ Names NamesIn(const Request& request, Subject subject) {
 // A trainer without a name gets its model's name.
 inline Names NamesIn(const braid::v1::CreateTrainerRequest& request, Subject /*subject*/) {
   return {request.model(), request.name().empty() ? request.model() : request.name()};
+}
+
+inline Names NamesIn(const braid::v1::SubmitJobRequest& request, Subject /*subject*/) {
+  const braid::v1::JobSpec& spec = request.spec();
+  return {spec.has_train() ? spec.train().model() : spec.infer().model(), {}};
+}
+
+inline Need NeedOf(const braid::v1::SubmitJobRequest& request, Need need) {
+  return request.spec().has_train() ? Need::kTrain : need;
 }
 
 // Requests that change settings need an admin.

@@ -15,8 +15,10 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/base/port_sockets.h"
+#include "server/rpc/data/data_service.h"
 #include "server/rpc/device_service.h"
 #include "server/rpc/inference/inference_service.h"
+#include "server/rpc/jobs/job_service.h"
 #include "server/rpc/model_service.h"
 #include "server/rpc/server/grpc_log.h"
 #include "server/rpc/server/health_reporter.h"
@@ -55,7 +57,9 @@ class GrpcServer::Impl {
                    Shared(options)),
         training_(options.trainers, Shared(options)),
         models_(options.publisher, options.max_upload_bytes, Shared(options)),
-        devices_(options.list_slots, Shared(options)) {}
+        devices_(options.list_slots, Shared(options)),
+        data_(options.data, Shared(options)),
+        jobs_(options.jobs, Shared(options)) {}
 
   absl::Status Listen(const std::string& host, int port, const ConnectionLimits& limits) {
     RedirectGrpcLog();
@@ -78,6 +82,8 @@ class GrpcServer::Impl {
     builder.RegisterService(&training_);
     builder.RegisterService(&models_);
     builder.RegisterService(&devices_);
+    builder.RegisterService(&data_);
+    builder.RegisterService(&jobs_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
       return absl::UnavailableError(absl::StrCat("--grpc_port: cannot listen on ", host, ":", port,
@@ -115,6 +121,8 @@ class GrpcServer::Impl {
   TrainingService training_;
   ModelService models_;
   DeviceService devices_;
+  DataService data_;
+  JobService jobs_;
   int port_ = 0;
   // Declared after everything that its calls use.
   std::unique_ptr<grpc::Server> server_;

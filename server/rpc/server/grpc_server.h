@@ -12,7 +12,9 @@
 #include "server/access/tls_files.h"
 #include "server/admission/admission.h"
 #include "server/admission/open_streams.h"
+#include "server/data/open_data_source.h"
 #include "server/devices/device_slot_view.h"
+#include "server/jobs/jobs.h"
 #include "server/rpc/server/connection_limits.h"
 #include "server/serving/model_control.h"
 #include "server/serving/served_models.h"
@@ -45,6 +47,8 @@ class GrpcServer {
     const TlsFiles* tls = nullptr;          // null: plaintext
     const AccessControl* access = nullptr;  // null: no authentication
     ListSlots list_slots;
+    DataDirectories data;
+    const Jobs* jobs = nullptr;
   };
 
   // Starts to listen. UNAVAILABLE if the address cannot be bound.

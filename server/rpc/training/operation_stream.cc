@@ -147,6 +147,9 @@ void OperationStream::SubmitAs(const std::shared_ptr<Pending>& pending, const Re
   {
     const absl::MutexLock lock(&mu_);
     allowed = caller_.Check(request);
+    if (allowed.ok()) {
+      allowed = CheckNotJobs(request.trainer());
+    }
     if (trainer_.empty()) {
       trainer_ = request.trainer();
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "server/base/prefix_field.h"
 #include "server/base/status.h"
 #include "server/training/loss/loss_spec.h"
 
@@ -525,6 +527,19 @@ std::string DifferenceOf(const braid::v1::Trainer& existing, const braid::v1::Tr
 }
 
 }  // namespace
+
+absl::Status QualifyField(const absl::Status& status) {
+  const std::optional<std::string> field = InvalidFieldOf(status);
+  if (!field) {
+    return status;
+  }
+  const std::string first = field->substr(0, field->find_first_of(".["));
+  const auto* request = braid::v1::CreateTrainerRequest::descriptor();
+  if (request->FindFieldByName(first) != nullptr) {
+    return status;
+  }
+  return PrefixField("options.", status);
+}
 
 absl::Status CheckSameArguments(TrainerSpec asked, const TrainerSpec& existing) {
   for (size_t i = 0; i < asked.losses.size(); ++i) {

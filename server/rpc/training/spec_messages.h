@@ -12,6 +12,10 @@ namespace braid {
 // engine checks the rest.
 absl::StatusOr<TrainerSpec> ReadSpec(const braid::v1::CreateTrainerRequest& request);
 
+// Prefixes the field in an error with "options." unless it is a field of CreateTrainerRequest
+// itself: the engine does not know where the request holds a part of the specification.
+absl::Status QualifyField(const absl::Status& status);
+
 // Returns OK if a trainer with the specification `existing`, which has all defaults, has the
 // arguments of the request `asked`: see CreateTrainerRequest.exist_ok. ALREADY_EXISTS with the
 // first difference; INVALID_ARGUMENT for an invalid loss.

@@ -3,11 +3,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/rpc/inference/tensor_codec.h"
 #include "server/rpc/training/fingerprint.h"
 #include "server/rpc/training/spec_messages.h"
+#include "server/training/trainer/trainer_registry.h"
 
 namespace braid {
 namespace {
@@ -142,6 +145,16 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request
   Operation operation = Begin(request, OperationKind::kPublish);
   operation.target_model = request.target_model();
   return operation;
+}
+
+absl::Status CheckNotJobs(absl::string_view trainer) {
+  if (!absl::StartsWith(trainer, kJobTrainerPrefix)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("trainer: '", Excerpt(trainer),
+                   "' belongs to a job, which alone may change it (to stop it: CancelJob; to train "
+                   "on: a new job with from_trainer)"));
 }
 
 void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {

@@ -1,7 +1,9 @@
 // Conversions of operations, results, trainers and checkpoints.
 #pragma once
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "braid/v1/training.pb.h"
 #include "server/storage/checkpoint_store.h"
 #include "server/training/trainer/operation.h"
@@ -19,6 +21,9 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::OptimStepRequest& reque
 absl::StatusOr<Operation> ReadOperation(const braid::v1::ForwardRequest& request);
 absl::StatusOr<Operation> ReadOperation(const braid::v1::BackwardRequest& request);
 absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request);
+
+// FAILED_PRECONDITION if the trainer belongs to a job: clients may read, but not change it.
+absl::Status CheckNotJobs(absl::string_view trainer);
 
 void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message);
 

@@ -1,13 +1,13 @@
 #include "server/rpc/training/training_service.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/rpc/inference/tensor_codec.h"
 #include "server/rpc/server/transport.h"
 #include "server/rpc/training/evaluation_stream.h"
@@ -21,20 +21,13 @@ namespace {
 
 using Call = std::shared_ptr<UnaryCall>;
 
-// Prefixes the field in an error with "options." unless it is a field of CreateTrainerRequest
-// itself. The engine does not know where the request holds a part of the specification.
-absl::Status QualifyField(const absl::Status& status) {
-  const std::optional<std::string> field = InvalidFieldOf(status);
-  if (!field) {
-    return status;
-  }
-  const std::string first = field->substr(0, field->find_first_of(".["));
-  const auto* request = braid::v1::CreateTrainerRequest::descriptor();
-  if (request->FindFieldByName(first) != nullptr) {
-    return status;
-  }
-  return InvalidField(absl::StrCat("options.", *field),
-                      absl::StripPrefix(status.message(), absl::StrCat(*field, ": ")));
+absl::Status CheckNewName(const std::string& name) {
+  return absl::StartsWith(name, kJobTrainerPrefix)
+             ? InvalidField("name",
+                            absl::StrCat("'", Excerpt(name), "' (expected a name that does ",
+                                         "not start with '", kJobTrainerPrefix,
+                                         "', like those of jobs' trainers)"))
+             : absl::OkStatus();
 }
 
 absl::StatusOr<ExportFormat> FormatOf(int format) {
@@ -88,6 +81,7 @@ TrainingService::Reactor* TrainingService::Operate(Context* context, absl::strin
     with_chunks = request->report_split();
   }
   return HandleUnaryAsync(rpc_, context, method, *request, [&](const Call& call) -> absl::Status {
+    BRAID_RETURN_IF_ERROR(CheckNotJobs(request->trainer()));
     BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
     trainers_->Submit(request->trainer(), std::move(operation),
                       [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
@@ -111,6 +105,7 @@ TrainingService::Reactor* TrainingService::CreateTrainer(
     braid::v1::CreateTrainerResponse* response) {
   return HandleUnaryAsync(
       rpc_, context, "CreateTrainer", *request, [&](const Call& call) -> absl::Status {
+        BRAID_RETURN_IF_ERROR(CheckNewName(request->name()));
         absl::StatusOr<TrainerSpec> spec = ReadSpec(*request);
         if (!spec.ok()) {
           return QualifyField(spec.status());
@@ -166,10 +161,13 @@ TrainingService::Reactor* TrainingService::ListTrainers(
 TrainingService::Reactor* TrainingService::DeleteTrainer(
     Context* context, const braid::v1::DeleteTrainerRequest* request,
     braid::v1::DeleteTrainerResponse*) {
-  return HandleUnaryAsync(rpc_, context, "DeleteTrainer", *request, [&](const Call& call) {
-    trainers_->Delete(request->name(), [call](const absl::Status& status) { call->Reply(status); });
-    return absl::OkStatus();
-  });
+  return HandleUnaryAsync(
+      rpc_, context, "DeleteTrainer", *request, [&](const Call& call) -> absl::Status {
+        BRAID_RETURN_IF_ERROR(CheckNotJobs(request->name()));
+        trainers_->Delete(request->name(),
+                          [call](const absl::Status& status) { call->Reply(status); });
+        return absl::OkStatus();
+      });
 }
 
 TrainingService::Reactor* TrainingService::Step(Context* context,
@@ -221,40 +219,44 @@ grpc::ServerReadReactor<braid::v1::EvaluateRequest>* TrainingService::Evaluate(
 TrainingService::Reactor* TrainingService::SaveCheckpoint(
     Context* context, const braid::v1::SaveCheckpointRequest* request,
     braid::v1::SaveCheckpointResponse* response) {
-  return HandleUnaryAsync(rpc_, context, "SaveCheckpoint", *request, [&](const Call& call) {
-    trainers_->SaveCheckpoint(request->trainer(),
-                              [call, response](const absl::StatusOr<CheckpointInfo>& info) {
-                                if (info.ok()) {
-                                  WriteCheckpoint(*info, response->mutable_checkpoint());
-                                  call->RecordAudit("checkpoint", info->name);
-                                }
-                                call->Reply(info.status());
-                              });
-    return absl::OkStatus();
-  });
+  return HandleUnaryAsync(
+      rpc_, context, "SaveCheckpoint", *request, [&](const Call& call) -> absl::Status {
+        BRAID_RETURN_IF_ERROR(CheckNotJobs(request->trainer()));
+        trainers_->SaveCheckpoint(request->trainer(),
+                                  [call, response](const absl::StatusOr<CheckpointInfo>& info) {
+                                    if (info.ok()) {
+                                      WriteCheckpoint(*info, response->mutable_checkpoint());
+                                      call->RecordAudit("checkpoint", info->name);
+                                    }
+                                    call->Reply(info.status());
+                                  });
+        return absl::OkStatus();
+      });
 }
 
 TrainingService::Reactor* TrainingService::RestoreCheckpoint(
     Context* context, const braid::v1::RestoreCheckpointRequest* request,
     braid::v1::RestoreCheckpointResponse* response) {
-  return HandleUnaryAsync(rpc_, context, "RestoreCheckpoint", *request, [&](const Call& call) {
-    trainers_->RestoreCheckpoint(
-        request->trainer(), request->checkpoint(),
-        [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
-          absl::Status status = info.status();
-          if (status.ok()) {
-            WriteCheckpoint(*info, response->mutable_checkpoint());
-            call->RecordAudit("checkpoint", info->name);
-            const absl::StatusOr<TrainerInfo> trainer = trainers_->Get(request->trainer());
-            status = trainer.status();
-            if (trainer.ok()) {
-              WriteTrainer(*trainer, response->mutable_trainer());
-            }
-          }
-          call->Reply(status);
-        });
-    return absl::OkStatus();
-  });
+  return HandleUnaryAsync(
+      rpc_, context, "RestoreCheckpoint", *request, [&](const Call& call) -> absl::Status {
+        BRAID_RETURN_IF_ERROR(CheckNotJobs(request->trainer()));
+        trainers_->RestoreCheckpoint(
+            request->trainer(), request->checkpoint(),
+            [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
+              absl::Status status = info.status();
+              if (status.ok()) {
+                WriteCheckpoint(*info, response->mutable_checkpoint());
+                call->RecordAudit("checkpoint", info->name);
+                const absl::StatusOr<TrainerInfo> trainer = trainers_->Get(request->trainer());
+                status = trainer.status();
+                if (trainer.ok()) {
+                  WriteTrainer(*trainer, response->mutable_trainer());
+                }
+              }
+              call->Reply(status);
+            });
+        return absl::OkStatus();
+      });
 }
 
 TrainingService::Reactor* TrainingService::ListCheckpoints(

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "braid/v1/data.pb.h"
 #include "braid/v1/training.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,6 +36,9 @@ TEST(AuditDetailsTest, ContainWhatTheRequestSets) {
   EXPECT_THAT(DetailsOf(log, Subject::kServer), IsEmpty());
   (*log.mutable_settings())["log_level"].set_string_param("info");
   EXPECT_THAT(DetailsOf(log, Subject::kServer), ElementsAre(Detail("settings", "log_level=info")));
+  braid::v1::PreviewDatasetRequest preview;
+  preview.set_path("t.csv");
+  EXPECT_THAT(DetailsOf(preview, Subject::kServer), ElementsAre(Detail("path", "t.csv")));
   inference::SystemSharedMemoryRegisterRequest region;
   region.set_name("r");
   region.set_key("/k");

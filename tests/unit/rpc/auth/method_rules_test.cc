@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "braid/v1/data.pb.h"
 #include "braid/v1/device.pb.h"
+#include "braid/v1/job.pb.h"
 #include "braid/v1/model.pb.h"
 #include "braid/v1/training.pb.h"
 #include "gmock/gmock.h"
@@ -22,7 +24,9 @@ std::vector<const google::protobuf::MethodDescriptor*> AllMethods() {
        {inference::ModelInferRequest::descriptor()->file(),
         braid::v1::StepRequest::descriptor()->file(),
         braid::v1::ListVersionsRequest::descriptor()->file(),
-        braid::v1::ListDevicesRequest::descriptor()->file()}) {
+        braid::v1::ListDevicesRequest::descriptor()->file(),
+        braid::v1::GetDatasetRequest::descriptor()->file(),
+        braid::v1::GetJobRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m) {
         methods.push_back(file->service(s)->method(m));

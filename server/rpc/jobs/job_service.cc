@@ -1,0 +1,222 @@
+#include "server/rpc/jobs/job_service.h"
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/base/random_id.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/rpc/jobs/job_messages.h"
+
+namespace braid {
+namespace {
+
+constexpr int32_t kMaxPage = 1000;
+constexpr int32_t kDefaultPage = 100;
+constexpr int64_t kMaxMetricValues = 1'000'000;
+constexpr int32_t kMaxLines = 10'000;
+constexpr int32_t kDefaultLines = 1000;
+// The ID of a job that is only checked.
+constexpr char kNoId[] = "dry-run";
+
+// Returns the size of a page; 0 means the default.
+absl::StatusOr<int64_t> PageSize(absl::string_view field, int32_t size, int32_t default_size,
+                                 int32_t max) {
+  if (size < 0 || size > max) {
+    return InvalidField(field, absl::StrCat(size, " is out of range (expected 1 to ", max, ")"));
+  }
+  return size == 0 ? default_size : size;
+}
+
+absl::Status CheckNotNegative(absl::string_view field, int64_t value) {
+  return value >= 0 ? absl::OkStatus()
+                    : InvalidField(field, absl::StrCat(value, " (expected at least 0)"));
+}
+
+// A page's token is the number of the last job of the page before.
+absl::StatusOr<int64_t> ReadToken(const std::string& token, int64_t first) {
+  int64_t number = first;
+  if (!token.empty() && (!absl::SimpleAtoi(token, &number) || number < 1)) {
+    return InvalidField("page_token", absl::StrCat("'", Excerpt(token),
+                                                   "' (expected next_page_token of the page "
+                                                   "before)"));
+  }
+  return number;
+}
+
+}  // namespace
+
+template <typename Request, typename Response, typename Work>
+JobService::Reactor* JobService::Handle(Context* context, absl::string_view method,
+                                        const Request* request, Response* response, Work work) {
+  return HandleUnaryOn(&thread_, rpc_, context, method, request, response,
+                       [this, work](const Request& asked, Response* reply, UnaryCall& call) {
+                         return jobs_->error().ok() ? work(asked, reply, call) : jobs_->error();
+                       });
+}
+
+absl::StatusOr<JobRecord> JobService::Find(const std::string& id, const Caller& caller) const {
+  BRAID_ASSIGN_OR_RETURN(JobRecord job, jobs_->scheduler().Get(id));
+  return caller.Sees(job.model) ? absl::StatusOr<JobRecord>(std::move(job)) : NoJob(id);
+}
+
+absl::StatusOr<JobRecord> JobService::FindOwn(const std::string& id, const Caller& caller) const {
+  BRAID_ASSIGN_OR_RETURN(JobRecord job, Find(id, caller));
+  BRAID_RETURN_IF_ERROR(
+      caller.Require(job.kind == JobKind::kTrain ? Role::kTrain : Role::kInfer, job.model));
+  return job;
+}
+
+JobService::Reactor* JobService::SubmitJob(Context* context,
+                                           const braid::v1::SubmitJobRequest* request,
+                                           braid::v1::SubmitJobResponse* response) {
+  return Handle(context, "SubmitJob", request, response,
+                [this](const auto& asked, auto* reply, UnaryCall& call) {
+                  return Submit(asked, reply, call);
+                });
+}
+
+absl::Status JobService::Submit(const braid::v1::SubmitJobRequest& request,
+                                braid::v1::SubmitJobResponse* response, UnaryCall& call) const {
+  std::string id = request.id();
+  if (id.empty()) {
+    id = request.dry_run() ? kNoId : RandomId();
+  }
+  BRAID_ASSIGN_OR_RETURN(const NewJob job,
+                         MakeNewJob(id, request.spec(), call.caller().identity()));
+  BRAID_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobSpec(id, request.spec()));
+  if (request.dry_run()) {
+    const absl::StatusOr<JobProgress> totals = jobs_->maker().Check(spec);
+    if (!totals.ok()) {
+      return QualifyJobField(totals.status());
+    }
+    *response->mutable_job()->mutable_spec() = request.spec();
+    WriteProgress(*totals, response->mutable_job()->mutable_progress());
+    return absl::OkStatus();
+  }
+  // A retry is not checked again: the data may be gone, the output may exist.
+  if (absl::IsNotFound(jobs_->store().Get(id).status())) {
+    BRAID_RETURN_IF_ERROR(QualifyJobField(jobs_->maker().Check(spec).status()));
+  }
+  BRAID_ASSIGN_OR_RETURN(const JobRecord record, jobs_->scheduler().Submit(job));
+  if (record.identity != job.identity) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("id: '", id, "' is a job of another caller (expected another ID)"));
+  }
+  call.RecordAudit("id", record.id);
+  WriteJob(record, response->mutable_job());
+  return absl::OkStatus();
+}
+
+JobService::Reactor* JobService::GetJob(Context* context, const braid::v1::GetJobRequest* request,
+                                        braid::v1::GetJobResponse* response) {
+  return Handle(context, "GetJob", request, response,
+                [this](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
+                  BRAID_ASSIGN_OR_RETURN(const JobRecord job, Find(asked.id(), call.caller()));
+                  WriteJob(job, reply->mutable_job());
+                  return absl::OkStatus();
+                });
+}
+
+JobService::Reactor* JobService::ListJobs(Context* context,
+                                          const braid::v1::ListJobsRequest* request,
+                                          braid::v1::ListJobsResponse* response) {
+  return Handle(context, "ListJobs", request, response,
+                [this](const auto& asked, auto* reply, UnaryCall& call) {
+                  return List(asked, reply, call.caller());
+                });
+}
+
+absl::Status JobService::List(const braid::v1::ListJobsRequest& request,
+                              braid::v1::ListJobsResponse* response, const Caller& caller) const {
+  BRAID_ASSIGN_OR_RETURN(JobFilter filter, ReadFilter(request));
+  filter.sees_model = [&caller](const std::string& model) { return caller.Sees(model); };
+  BRAID_ASSIGN_OR_RETURN(const int64_t size,
+                         PageSize("page_size", request.page_size(), kDefaultPage, kMaxPage));
+  const int64_t first = request.oldest_first() ? 0 : std::numeric_limits<int64_t>::max();
+  BRAID_ASSIGN_OR_RETURN(const int64_t from, ReadToken(request.page_token(), first));
+  BRAID_ASSIGN_OR_RETURN(JobPage page, request.oldest_first()
+                                           ? jobs_->store().ListOldest(filter, size, from)
+                                           : jobs_->store().ListNewest(filter, size, from));
+  jobs_->scheduler().AddProgress(&page.jobs);
+  for (const JobRecord& job : page.jobs) {
+    WriteJob(job, response->add_jobs());
+  }
+  if (!page.complete) {
+    response->set_next_page_token(absl::StrCat(page.jobs.back().number));
+  }
+  return absl::OkStatus();
+}
+
+grpc::ServerWriteReactor<braid::v1::WatchJobResponse>* JobService::WatchJob(
+    Context* context, const braid::v1::WatchJobRequest* request) {
+  return new JobWatch(jobs_, &watches_, rpc_, *context, *request);  // deletes itself
+}
+
+JobService::Reactor* JobService::CancelJob(Context* context,
+                                           const braid::v1::CancelJobRequest* request,
+                                           braid::v1::CancelJobResponse* response) {
+  return Handle(context, "CancelJob", request, response,
+                [this](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
+                  BRAID_ASSIGN_OR_RETURN(const JobRecord own, FindOwn(asked.id(), call.caller()));
+                  call.RecordAudit("job_model", own.model);
+                  BRAID_ASSIGN_OR_RETURN(const JobRecord job,
+                                         jobs_->scheduler().Cancel(asked.id()));
+                  WriteJob(job, reply->mutable_job());
+                  return absl::OkStatus();
+                });
+}
+
+JobService::Reactor* JobService::DeleteJob(Context* context,
+                                           const braid::v1::DeleteJobRequest* request,
+                                           braid::v1::DeleteJobResponse* response) {
+  return Handle(context, "DeleteJob", request, response,
+                [this](const auto& asked, auto*, UnaryCall& call) -> absl::Status {
+                  BRAID_ASSIGN_OR_RETURN(const JobRecord own, FindOwn(asked.id(), call.caller()));
+                  call.RecordAudit("job_model", own.model);
+                  return jobs_->scheduler().Remove(asked.id());
+                });
+}
+
+JobService::Reactor* JobService::GetJobMetrics(Context* context,
+                                               const braid::v1::GetJobMetricsRequest* request,
+                                               braid::v1::GetJobMetricsResponse* response) {
+  return Handle(
+      context, "GetJobMetrics", request, response,
+      [this](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
+        BRAID_RETURN_IF_ERROR(Find(asked.id(), call.caller()).status());
+        BRAID_RETURN_IF_ERROR(CheckNotNegative("first_step", asked.first_step()));
+        const std::vector<std::string> names(asked.names().begin(), asked.names().end());
+        BRAID_ASSIGN_OR_RETURN(
+            const JobMetricPage page,
+            jobs_->store().Metrics(asked.id(), names, asked.first_step(), kMaxMetricValues));
+        WriteMetrics(page, reply);
+        return absl::OkStatus();
+      });
+}
+
+JobService::Reactor* JobService::GetJobLogs(Context* context,
+                                            const braid::v1::GetJobLogsRequest* request,
+                                            braid::v1::GetJobLogsResponse* response) {
+  return Handle(context, "GetJobLogs", request, response,
+                [this](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
+                  BRAID_RETURN_IF_ERROR(Find(asked.id(), call.caller()).status());
+                  BRAID_RETURN_IF_ERROR(CheckNotNegative("after", asked.after()));
+                  BRAID_ASSIGN_OR_RETURN(
+                      const int64_t lines,
+                      PageSize("max_lines", asked.max_lines(), kDefaultLines, kMaxLines));
+                  BRAID_ASSIGN_OR_RETURN(const std::vector<JobLogLine> log,
+                                         jobs_->store().Logs(asked.id(), asked.after(), lines));
+                  for (const JobLogLine& line : log) {
+                    WriteLogLine(line, reply->add_lines());
+                  }
+                  return absl::OkStatus();
+                });
+}
+
+}  // namespace braid

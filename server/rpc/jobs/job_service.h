@@ -1,0 +1,60 @@
+// braid.v1.JobService: jobs over data sets.
+#pragma once
+
+#include "braid/v1/job.grpc.pb.h"
+#include "server/base/task_thread.h"
+#include "server/jobs/jobs.h"
+#include "server/rpc/call.h"
+#include "server/rpc/jobs/job_watch.h"
+
+namespace braid {
+
+// Thread-safe. No method blocks: the service's threads use the store and the data.
+class JobService final : public braid::v1::JobService::CallbackService {
+ public:
+  // `jobs` and the pointers in `rpc` outlive the service.
+  JobService(const Jobs* jobs, const RpcContext& rpc) : jobs_(jobs), rpc_(rpc) {}
+
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+
+  Reactor* SubmitJob(Context* context, const braid::v1::SubmitJobRequest* request,
+                     braid::v1::SubmitJobResponse* response) override;
+  Reactor* GetJob(Context* context, const braid::v1::GetJobRequest* request,
+                  braid::v1::GetJobResponse* response) override;
+  Reactor* ListJobs(Context* context, const braid::v1::ListJobsRequest* request,
+                    braid::v1::ListJobsResponse* response) override;
+  grpc::ServerWriteReactor<braid::v1::WatchJobResponse>* WatchJob(
+      Context* context, const braid::v1::WatchJobRequest* request) override;
+  Reactor* CancelJob(Context* context, const braid::v1::CancelJobRequest* request,
+                     braid::v1::CancelJobResponse* response) override;
+  Reactor* DeleteJob(Context* context, const braid::v1::DeleteJobRequest* request,
+                     braid::v1::DeleteJobResponse* response) override;
+  Reactor* GetJobMetrics(Context* context, const braid::v1::GetJobMetricsRequest* request,
+                         braid::v1::GetJobMetricsResponse* response) override;
+  Reactor* GetJobLogs(Context* context, const braid::v1::GetJobLogsRequest* request,
+                      braid::v1::GetJobLogsResponse* response) override;
+
+ private:
+  // Calls HandleUnaryOn() on thread_, or replies why there are no jobs.
+  template <typename Request, typename Response, typename Work>
+  Reactor* Handle(Context* context, absl::string_view method, const Request* request,
+                  Response* response, Work work);
+  absl::Status Submit(const braid::v1::SubmitJobRequest& request,
+                      braid::v1::SubmitJobResponse* response, UnaryCall& call) const;
+  absl::Status List(const braid::v1::ListJobsRequest& request,
+                    braid::v1::ListJobsResponse* response, const Caller& caller) const;
+  // Returns a job that the caller may see, else NOT_FOUND.
+  absl::StatusOr<JobRecord> Find(const std::string& id, const Caller& caller) const;
+  // Returns a job that the caller may change: with the role that submitting it needs.
+  absl::StatusOr<JobRecord> FindOwn(const std::string& id, const Caller& caller) const;
+
+  const Jobs* const jobs_;
+  const RpcContext rpc_;
+
+  JobWatches watches_;
+  // Last member: joined first.
+  TaskThread thread_{"jobs"};
+};
+
+}  // namespace braid

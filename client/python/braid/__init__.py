@@ -8,6 +8,9 @@
                                     optimizer={"name": "SGD", "lr": 0.1, "momentum": 0.9})
     result = trainer.step({"x": x}, {"target": y})
     version = trainer.publish()
+    job = client.jobs.infer("fashion", data={"path": "test.parquet", "inputs": {"x": "image"}},
+                            output={"path": "scores.parquet"})
+    job.wait()
 """
 
 import importlib
@@ -17,7 +20,9 @@ from braid._version import __version__
 
 if TYPE_CHECKING:
     from braid._export import ExportError, ExportResult, export
+    from braid._fit import FitResult, fit
     from braid.client import Client, connect
+    from braid.data import Column, Dataset, DatasetEntry, DatasetPreview, Datasets
     from braid.errors import (
         Aborted,
         AlreadyExists,
@@ -36,6 +41,18 @@ if TYPE_CHECKING:
         Unavailable,
         Unimplemented,
         Unknown,
+    )
+    from braid.jobs import (
+        Job,
+        JobError,
+        JobEvent,
+        JobInfo,
+        JobLogLine,
+        JobProgress,
+        JobResult,
+        Jobs,
+        JobTransition,
+        Series,
     )
     from braid.results import (
         Checkpoint,
@@ -64,7 +81,12 @@ __all__ = [
     "Checkpoint",
     "Chunk",
     "Client",
+    "Column",
     "DataLoss",
+    "Dataset",
+    "DatasetEntry",
+    "DatasetPreview",
+    "Datasets",
     "DeadlineExceeded",
     "Device",
     "DeviceMemory",
@@ -72,9 +94,19 @@ __all__ = [
     "ExportError",
     "ExportResult",
     "FailedPrecondition",
+    "FitResult",
     "ForwardResult",
     "Internal",
     "InvalidArgument",
+    "Job",
+    "JobError",
+    "JobEvent",
+    "JobInfo",
+    "JobLogLine",
+    "JobProgress",
+    "JobResult",
+    "JobTransition",
+    "Jobs",
     "ModelMetadata",
     "ModelStatus",
     "ModelVersion",
@@ -83,6 +115,7 @@ __all__ = [
     "OutOfRange",
     "PermissionDenied",
     "ResourceExhausted",
+    "Series",
     "ServerMetadata",
     "StepResult",
     "Stream",
@@ -96,11 +129,12 @@ __all__ = [
     "__version__",
     "connect",
     "export",
+    "fit",
 ]
 
 # Modules of those names, imported when a name is first used: gRPC, protobuf and numpy take longer
 # to import than most commands of `braid` take to run.
-_MODULES = ("_export", "errors", "results", "client", "stream", "trainer")
+_MODULES = ("_export", "errors", "results", "client", "stream", "trainer", "jobs", "data", "_fit")
 
 if not TYPE_CHECKING:  # Type checkers would accept any name.
 

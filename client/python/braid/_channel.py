@@ -193,6 +193,28 @@ class Channel:
 
         return self._attempt(send, request, timeout, None)
 
+    def receive(
+        self, method: Method, request: Any, timeout: float | None = None
+    ) -> Iterator[Any]:
+        """Calls a method with a streamed reply, and yields its messages. Does not retry."""
+        stub = self._channel.unary_stream(
+            method.path, request_serializer=None, response_deserializer=method.response.FromString
+        )
+        stream = stub(
+            request.SerializeToString(), timeout=self.seconds(timeout), metadata=self._metadata
+        )
+        try:
+            for reply in stream:
+                self.outage.on_reply()
+                yield reply
+        except grpc.RpcError as error:
+            failure = errors.from_rpc_error(error, 1, self.address)
+            if not isinstance(failure, _NO_REPLY):
+                self.outage.on_reply()
+            raise failure from None
+        finally:
+            stream.cancel()  # No-op if the stream has ended.
+
     def call_feeding(
         self, method: Method, requests: Iterable[bytes], timeout: float | None = None
     ) -> Any:

@@ -229,6 +229,11 @@ class Handle:
         expected = self._operator_of(applied) if known else operator
         return bool(operator and expected and operator != expected)
 
+    @property
+    def belongs_to_job(self) -> bool:
+        """True for the trainer of a job, whose position changes without clients."""
+        return self.name.startswith("job-")
+
     def check_operator(self, info: TrainerInfo) -> None:
         """Raises FailedPrecondition if another client has operated the trainer."""
         if self._operated_by_other(info):
@@ -335,7 +340,7 @@ class Handle:
             except errors.FailedPrecondition as error:
                 info = self.info(remaining(deadline))
                 self.check_operator(info)
-                if info.applied_sequence == self.applied:
+                if self.belongs_to_job or info.applied_sequence == self.applied:
                     raise failure_of(error, current, asked) from None
                 self.applied = -1 + _replay.resume_at(
                     info, self.log, self.applied, current.sequence, self.restarted

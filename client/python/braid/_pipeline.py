@@ -259,7 +259,7 @@ class Pipeline:
                 return unreachable
             handle.check_operator(info)
             own = isinstance(ended, errors.FailedPrecondition)
-            if own and info.applied_sequence == handle.applied:
+            if own and (handle.belongs_to_job or info.applied_sequence == handle.applied):
                 asked = self._pending[0].sequence if self._pending else 0
                 failed = handle.log.get(first)
                 raise failure_of(ended, failed, failed if first == asked else None)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from braid import (
+    _infer,
     _options,
     _replies,
     _specs,
     _tensors,
     _upload,
-    _wire,
     errors,
     results,
 )
@@ -26,6 +26,8 @@ from braid._protocol import DEVICES, INFERENCE, MODELS, TRAINING
 from braid._security import PemLike, Security
 from braid._specs import LossLike
 from braid._tensors import TensorLike
+from braid.data import Datasets
+from braid.jobs import Jobs
 from braid.results import (
     Device,
     ModelMetadata,
@@ -41,9 +43,6 @@ _READY_POLL_SECONDS = 0.05
 _NUMBERS = ("bool_param", "int64_param", "double_param")
 # Prefixes of protocol parameters, such as `triton_final_response`.
 _RESERVED = ("triton_", "braid_")
-_RAW_INPUT_CONTENTS = (
-    INFERENCE["ModelInfer"].request.DESCRIPTOR.fields_by_name["raw_input_contents"].number
-)
 
 
 def connect(
@@ -143,6 +142,7 @@ class Client:
         *,
         version: int | str | None = None,
         outputs: Iterable[str] | None = None,
+        batch_size: int | None = None,
         timeout: float | None = None,
     ) -> dict[str, np.ndarray | bool | int | float]:
         """Runs `model` on a batch and returns its outputs by name.
@@ -151,22 +151,28 @@ class Client:
             match the model's. Dim 0 is the batch and has the same size for all inputs.
         version: number or label of a version; None: the pinned version, or else the newest.
         outputs: names of the outputs to return; None: all.
+        batch_size: maximum rows of a call to the server; the outputs of several calls are joined.
+            None: one call, or for more than 2 GiB, calls of at most 256 MiB each. All calls use the
+            same version. A model with max_batch_size 0 takes only whole batches.
+        timeout: of each call.
         Returns arrays, followed by outputs that are numbers (bool, int or float), sorted by name;
         a program of torch.export.save may return numbers. A bfloat16 output is returned as
         float32, which represents the same values.
         """
         tensors = _tensors.to_wire(inputs, "inputs")
-        _tensors.check_fits(tensors)
-        method = INFERENCE["ModelInfer"]
-        request = method.request(model_name=model, model_version=_version_to_wire(version))
-        contents = []
-        for tensor in tensors:
-            request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-            contents += _wire.array_field(_RAW_INPUT_CONTENTS, tensor.array)
-        for name in outputs or ():
-            request.outputs.add(name=name)
-        payload = b"".join([request.SerializeToString(), *contents])
-        return _outputs(self._channel.call(method, payload, timeout))
+        parts = [
+            _outputs(reply)
+            for reply in _infer.replies(
+                self._channel,
+                model,
+                _version_to_wire(version),
+                tensors,
+                outputs=outputs or (),
+                batch_size=batch_size,
+                timeout=timeout,
+            )
+        ]
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
     def is_ready(
         self,
@@ -247,6 +253,16 @@ class Client:
         """Lists the server's device slots with their statistics, in the order of its flags."""
         method = DEVICES["ListDevices"]
         return results.devices(self._channel.call(method, method.request(), timeout))
+
+    @property
+    def jobs(self) -> Jobs:
+        """Jobs of the server, which train and score over its datasets without this client."""
+        return Jobs(self._channel)
+
+    @property
+    def data(self) -> Datasets:
+        """Datasets on the server that jobs can read."""
+        return Datasets(self._channel)
 
     def create_trainer(
         self,
@@ -533,6 +549,17 @@ def _outputs(reply: Any) -> dict[str, np.ndarray | bool | int | float]:
         for tensor, data in zip(reply.outputs, reply.raw_output_contents)
     }
     return arrays | _numbers(reply)
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray | bool | int | float]:
+    """Joins the outputs of consecutive parts of a batch."""
+    for name, output in parts[0].items():
+        if not isinstance(output, np.ndarray):
+            raise ValueError(
+                f"batch_size: output {name!r} is a number for each call (expected an array with a "
+                "row for each row of the inputs)"
+            )
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _numbers(reply: Any) -> dict[str, bool | int | float]:

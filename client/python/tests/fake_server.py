@@ -16,6 +16,8 @@ import grpc
 import numpy as np
 
 from braid import _protocol
+from fake_data import FakeData
+from fake_jobs import FakeJobs
 from fake_trainer import FakeTrainer
 
 PIECE_BYTES = 16
@@ -46,6 +48,8 @@ class FakeServer(grpc.GenericRpcHandler):
     file: content of downloads.
     pair: the model is an exported pair instead of a TorchScript module.
     parameters: parameters of ModelInfer replies by name; numbers count as outputs.
+    max_batch_size: that of the models.
+    jobs, data: the services of jobs and datasets.
     calls: (method, request) of each received call, and of each operation of a stream.
     uptime: returns the reported uptime in seconds.
     late: functions to call once, each after a GetTrainer.
@@ -59,9 +63,15 @@ class FakeServer(grpc.GenericRpcHandler):
         self.calls = []
         self.ready = True
         self.parameters = {}
+        self.max_batch_size = 64
         self.evaluates_loss = True
         self.state = {"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}
         self.trainers = {}
+        self.jobs = FakeJobs()
+        self.data = FakeData()
+        self._services = {
+            **dict.fromkeys(_protocol.JOBS, self.jobs), **dict.fromkeys(_protocol.DATA, self.data),
+        }
         self.edit_pieces = lambda pieces: pieces
         self.file = bytes(range(100))
         self.pair = False
@@ -78,7 +88,12 @@ class FakeServer(grpc.GenericRpcHandler):
         self._methods = {
             method.path: (name, method)
             for service in (
-                _protocol.INFERENCE, _protocol.TRAINING, _protocol.MODELS, _protocol.DEVICES
+                _protocol.INFERENCE,
+                _protocol.TRAINING,
+                _protocol.MODELS,
+                _protocol.DEVICES,
+                _protocol.JOBS,
+                _protocol.DATA,
             )
             for name, method in service.items()
         }
@@ -142,7 +157,7 @@ class FakeServer(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details):
         name, method = self._methods[handler_call_details.method]
-        work = getattr(self, name)
+        work = getattr(self._services.get(name, self), name)
 
         def unary(request, context):
             self.calls.append((name, request))
@@ -205,6 +220,7 @@ class FakeServer(grpc.GenericRpcHandler):
     def ModelConfig(self, request, context):
         reply = _protocol.INFERENCE["ModelConfig"].response()
         reply.config.name = request.name
+        reply.config.max_batch_size = self.max_batch_size
         reply.config.parameters["origin.trainer"].string_value = "first"
         reply.config.parameters["other"].string_value = "no origin"
         return reply
@@ -216,7 +232,9 @@ class FakeServer(grpc.GenericRpcHandler):
         return reply
 
     def ModelInfer(self, request, context):
-        reply = _protocol.INFERENCE["ModelInfer"].response(model_name=request.model_name)
+        reply = _protocol.INFERENCE["ModelInfer"].response(
+            model_name=request.model_name, model_version=request.model_version or "2"
+        )
         wanted = {output.name for output in request.outputs}
         for tensor, data in zip(request.inputs, request.raw_input_contents):
             if not wanted or tensor.name in wanted:

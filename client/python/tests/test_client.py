@@ -42,6 +42,50 @@ def test_infer_returns_number_outputs(server, client):
     assert list(client.infer("fashion", {"x": X}, outputs=["x"])) == ["x"]
 
 
+def test_infer_cuts_a_batch_and_joins_the_outputs(server, client):
+    x = np.arange(70, dtype=np.float32).reshape(7, 10)
+    y = np.arange(7)
+    outputs = client.infer("fashion", {"x": x, "y": y}, batch_size=3)
+    assert outputs["x"].tolist() == x.tolist()
+    assert outputs["y"].tolist() == y.tolist()
+    requests = server.received("ModelInfer")
+    assert [request.inputs[0].shape[0] for request in requests] == [3, 3, 1]
+    # The version of the first reply.
+    assert [request.model_version for request in requests] == ["", "2", "2"]
+    client.infer("fashion", {"x": x}, batch_size=7)
+    assert len(server.received("ModelInfer")) == 4
+
+
+def test_infer_cuts_what_exceeds_a_message(server, client, monkeypatch):
+    monkeypatch.setattr("braid._tensors.MAX_BYTES", 250)
+    monkeypatch.setattr("braid._infer.PART_BYTES", 100)
+    x = np.zeros((7, 10), np.float32)
+    assert client.infer("fashion", {"x": x})["x"].shape == (7, 10)
+    client.infer("fashion", {"x": x}, batch_size=100)
+    rows = [request.inputs[0].shape[0] for request in server.received("ModelInfer")]
+    assert rows == [2, 2, 2, 1, 6, 1]
+    with pytest.raises(ValueError, match="inputs: a row has 400 bytes"):
+        client.infer("fashion", {"x": np.zeros((2, 100), np.float32)})
+    with pytest.raises(ValueError, match="same dim 0"):
+        client.infer("fashion", {"x": x, "y": np.zeros(3)})
+
+
+def test_infer_never_cuts_a_batch_whose_rows_may_depend_on_each_other(server, client):
+    server.max_batch_size = 0
+    with pytest.raises(ValueError, match="batch_size: model 'fashion' takes each batch whole"):
+        client.infer("fashion", {"x": X}, batch_size=3)
+    assert client.infer("fashion", {"x": X}, batch_size=4)["x"].shape == X.shape
+    assert server.received("ModelInfer")[0].inputs[0].shape[0] == 4
+    with pytest.raises(ValueError, match="batch_size: 0 "):
+        client.infer("fashion", {"x": X}, batch_size=0)
+
+
+def test_infer_cannot_join_numbers(server, client):
+    server.parameters = {"rows": ("int64_param", 4)}
+    with pytest.raises(ValueError, match="batch_size: output 'rows' is a number"):
+        client.infer("fashion", {"x": X}, batch_size=3)
+
+
 def test_infer_accepts_messages_above_4_mb(client):
     array = np.zeros((3000, 784), np.float32)  # 9 MB, above gRPC's default limit of 4 MB.
     assert client.infer("fashion", {"x": array})["x"].shape == array.shape

@@ -20,7 +20,7 @@ def examples() -> list[str]:
 
 
 def test_examples_run(server):
-    assert len(examples()) == 5
+    assert len(examples()) == 6
     names = {}
     for example in examples():
         if SECURE in example or EXPORT in example:

@@ -303,6 +303,22 @@ def test_errors_of_the_server_have_their_code(call, server):
     assert ended.err == "braid: model:  [1mnone here (NOT_FOUND)\n"
 
 
+def test_infer_in_several_calls(call, server, save, tmp_path):
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    out = tmp_path / "out.npy"
+    arguments = ["infer", "echo", "--input", f"x={save('x', x)}", "--batch-size", 2]
+    assert lines(call(*arguments, "--output", f"x={out}"))[1:] == ["x  FP32  [5, 2]"]
+    assert np.load(out).tolist() == x.tolist()
+    assert len(server.received("ModelInfer")) == 3
+    server.parameters = {"split": ("string_param", "cpu:0=1,cpu:1=1")}
+    [result] = events(call(*arguments, "--json", "--split"))
+    assert result["split"] == [{"device": "cpu:0", "rows": 3}, {"device": "cpu:1", "rows": 3}]
+    server.max_batch_size = 0
+    ended = call(*arguments)
+    assert ended.code == 1
+    assert ended.err.startswith("braid: batch_size: model 'echo' takes each batch whole")
+
+
 def test_infer_is_not_sent_again(call, server, save):
     server.fail("ModelInfer", grpc.StatusCode.UNAVAILABLE)
     ended = call("infer", "echo", "--input", f"x={save('x', np.zeros(1))}")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from braid.cli import errors, files, options, settings
-from braid.cli.options import Flags, option, pass_flags
-from braid.cli.output import print_json, print_line
+from braid.cli.options import POSITIVE, Flags, option, pass_flags
+from braid.cli.output import print_json, print_line, printable
 
 if TYPE_CHECKING:
     import braid
@@ -53,10 +54,18 @@ class _Result:
     "--output", "outputs", multiple=True, metavar=files.FILE,
     help="Write this output to a file, BF16 as float32; may be repeated",
 )  # fmt: skip
-@option("--model-version", metavar="N", default="", help="Number or label of a version [default: the pinned one, else the newest]")
+@option(
+    "--model-version", metavar="N", default="",
+    help="Number or label of a version [default: the pinned one, else the newest]",
+)  # fmt: skip
 @option(
     "--split", is_flag=True,
     help="Print how the batch was split: rows and shapes of each device",
+)  # fmt: skip
+@option(
+    "--batch-size", type=POSITIVE, metavar="N",
+    help="Maximum rows of one call to the server [default: one call, or for more than 2 GiB, calls "
+    "of at most 256 MiB]",
 )  # fmt: skip
 @pass_flags
 def command(
@@ -66,6 +75,7 @@ def command(
     outputs: Sequence[str],
     model_version: str,
     split: bool,
+    batch_size: int | None,
 ) -> None:
     written = files.named_files("--output", outputs)
     arrays = {
@@ -73,7 +83,7 @@ def command(
         for name, path in files.named_files("--input", inputs).items()
     }
     with settings.connect(flags) as client:
-        result = _infer(client, model, model_version, arrays, split)
+        result = _infer(client, model, model_version, arrays, split, batch_size)
     _write(result, written)
     if flags.json:
         print_json(_as_json(result, written))
@@ -82,26 +92,74 @@ def command(
 
 
 def _infer(
-    client: braid.Client, model: str, version: str, arrays: Mapping[str, np.ndarray], split: bool
+    client: braid.Client,
+    model: str,
+    version: str,
+    arrays: Mapping[str, np.ndarray],
+    split: bool,
+    batch_size: int | None,
 ) -> _Result:
-    """Runs the model. The arrays' bytes are copied once, into the request."""
-    from braid import _tensors, _wire
-    from braid._protocol import INFERENCE
+    from braid import _infer, _tensors
 
-    method = INFERENCE["ModelInfer"]
-    request = method.request(model_name=model, model_version=version)
-    if split:
-        request.parameters["report_split"].bool_param = True
-    contents_number = request.DESCRIPTOR.fields_by_name["raw_input_contents"].number
-    tensors = _tensors.to_wire(arrays, "inputs")
-    _tensors.check_fits(tensors)
-    contents = []
-    for tensor in tensors:
-        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        contents += _wire.array_field(contents_number, tensor.array)
-    payload = b"".join([request.SerializeToString(), *contents])
-    # A model may keep state, so a request is not sent again.
-    return _result(client._channel.call(method, payload, attempts=1))
+    replies = _infer.replies(
+        client._channel,
+        model,
+        version,
+        _tensors.to_wire(arrays, "inputs"),
+        batch_size=batch_size,
+        report_split=split,
+        attempts=1,  # A model may keep state, so a request is not sent again.
+    )
+    try:
+        results = [_result(reply) for reply in _with_progress(replies, model, arrays)]
+    except ValueError as error:
+        raise errors.Failure(str(error)) from None
+    return results[0] if len(results) == 1 else _joined(results)
+
+
+def _with_progress(
+    replies: Iterator[Any], model: str, arrays: Mapping[str, np.ndarray]
+) -> Iterator[Any]:
+    """Yields the replies, and shows a bar on a terminal once there are several."""
+    from braid._job_progress import ProgressBar
+    from braid.jobs import JobProgress
+
+    bar = None
+    rows, start = 0, time.monotonic()
+    total = max((len(array) for array in arrays.values() if array.ndim), default=0)
+    try:
+        for reply in replies:
+            yield reply
+            rows += reply.outputs[0].shape[0] if reply.outputs and reply.outputs[0].shape else 0
+            if rows < total and sys.stderr.isatty():
+                bar = bar or ProgressBar(printable(model))
+            if bar is not None:
+                rate = rows / max(time.monotonic() - start, 1e-9)
+                bar.show(JobProgress(rows=rows, total_rows=total, rows_per_second=rate))
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def _joined(results: Sequence[_Result]) -> _Result:
+    """Joins the results of consecutive parts of a batch."""
+    import numpy as np
+    from braid.results import Chunk
+
+    outputs = [
+        _Output(
+            output.name,
+            output.datatype,
+            np.concatenate([result.outputs[index].array for result in results]),
+        )
+        for index, output in enumerate(results[0].outputs)
+    ]
+    rows: dict[str, int] = {}
+    for result in results:
+        for chunk in result.split:
+            rows[chunk.device] = rows.get(chunk.device, 0) + chunk.rows
+    split = [Chunk(device=device, rows=count) for device, count in rows.items()]
+    return _Result(results[0].model, results[0].version, outputs, split)
 
 
 def _result(reply: Any) -> _Result:

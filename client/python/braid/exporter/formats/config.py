@@ -223,10 +223,11 @@ def _check_dims(
         size in (-1, dim) or (dim == -1 and any_size_fits) for dim, size in zip(dims, expected.dims)
     )
     if not fits:
-        hint = " (-1: any size)" if -1 in (*dims, *expected.dims) else ""
-        if not batched:
-            hint = " (with max_batch_size 0, dims include the batch)"
+        hints = [
+            *(["-1: any size"] if -1 in (*dims, *expected.dims) else []),
+            *([] if batched else ["with max_batch_size 0, dims include the batch"]),
+        ]
         raise _mismatch(
             f"{path}: {field} '{expected.name}': dims {dims}, but the model has "
-            f"{list(expected.dims)}{hint}"
+            f"{list(expected.dims)}" + (f" ({'; '.join(hints)})" if hints else "")
         )

@@ -1,0 +1,132 @@
+"""`braid data`: datasets on the server that jobs can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from braid.cli import options, settings
+from braid.cli.options import Flags, Number, option, pass_flags
+from braid.cli.output import bytes_text, json_text, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from braid.data import Dataset
+
+EPILOG = """\
+Paths are on the server, relative to its first --data_root.
+
+\b
+Example:
+  braid data list
+  braid data preview train.parquet --rows 3
+"""
+_MAX_CELL = 40
+
+
+@click.group(
+    "data",
+    cls=options.Group,
+    help="Show the datasets on the server that jobs can read.",
+    short_help="Show the datasets on the server",
+    epilog=EPILOG,
+)
+def command() -> None:
+    pass
+
+
+@command.command("list", help="List the datasets and folders in a folder [default: --data_root].")
+@click.argument("folder", default="")
+@pass_flags
+def list_datasets(flags: Flags, folder: str) -> None:
+    with settings.connect(flags) as client:
+        entries = client.data.list_datasets(folder)
+    if flags.json:
+        print_json({
+            "entries": [
+                {"name": each.name, "folder": each.is_folder, "bytes": each.bytes}
+                for each in entries
+            ],
+        })  # fmt: skip
+        return
+    print_table([
+        ("name", "size"),
+        *(
+            (f"{each.name}/", "") if each.is_folder else (each.name, bytes_text(each.bytes))
+            for each in entries
+        ),
+    ])  # fmt: skip
+
+
+@command.command("show", help="Show the columns of a dataset and its number of rows.")
+@click.argument("path")
+@pass_flags
+def show(flags: Flags, path: str) -> None:
+    with settings.connect(flags) as client:
+        dataset = client.data.get(path)
+    if flags.json:
+        print_json(_as_json(dataset))
+        return
+    print_line(_title(dataset))
+    print_table([
+        ("column", "type", "datatype", "shape of a row"),
+        *(
+            (
+                column.name,
+                column.type,
+                column.datatype or "-",
+                str(list(column.shape)) if column.datatype else "-",
+            )
+            for column in dataset.columns
+        ),
+    ])  # fmt: skip
+
+
+@command.command("preview", help="Print the first rows of a dataset.")
+@click.argument("path")
+@option(
+    "--column", "columns", multiple=True, metavar="NAME",
+    help="Print this column; repeat for several [default: all columns]",
+)  # fmt: skip
+@option(
+    "--rows", type=Number(int, 1, 1000), default=10, show_default=True, metavar="N",
+    help="Number of rows",
+)  # fmt: skip
+@pass_flags
+def preview(flags: Flags, path: str, columns: Sequence[str], rows: int) -> None:
+    with settings.connect(flags) as client:
+        found = client.data.preview(path, columns=columns, rows=rows)
+    if flags.json:
+        print_json({**_as_json(found.dataset), "first_rows": found.rows})
+        return
+    print_line(_title(found.dataset))
+    names = list(columns) or [column.name for column in found.dataset.columns]
+    print_table([names, *([_cell(row.get(name)) for name in names] for row in found.rows)])
+
+
+def _title(dataset: Dataset) -> str:
+    rows = "" if dataset.rows is None else f", {dataset.rows} rows"
+    return f"{dataset.path}  {dataset.format}{rows}"
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json_text(value)
+    return text if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 1]}…"
+
+
+def _as_json(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "path": dataset.path,
+        "format": dataset.format,
+        "rows": dataset.rows,
+        "columns": [
+            {
+                "name": column.name,
+                "type": column.type,
+                "datatype": column.datatype or None,
+                "shape": list(column.shape) if column.datatype else None,
+            }
+            for column in dataset.columns
+        ],
+    }

@@ -1,0 +1,41 @@
+"""`braid data` against a fake server."""
+
+
+def test_list(call):
+    assert call("data", "list").out == "name           size\nsets/\ntrain.parquet  1.5 KiB\n"
+    assert call("data", "list", "sets").out == "name  size\n"
+    [listed] = call("data", "list", "--json").events
+    assert listed["entries"][1] == {"name": "train.parquet", "folder": False, "bytes": 1536}
+    ended = call("data", "list", "none")
+    assert (ended.code, ended.err) == (1, "braid: directory: there is no 'none' (NOT_FOUND)\n")
+
+
+def test_show(call, server):
+    assert [line.split() for line in call("data", "show", "train.parquet").out.splitlines()] == [
+        ["train.parquet", "Parquet,", "3", "rows"],
+        ["column", "type", "datatype", "shape", "of", "a", "row"],
+        ["id", "int64", "INT64", "[]"],
+        ["image", "list<item:", "float>", "FP32", "[-1]"],
+        ["name", "string", "-", "-"],
+    ]
+    server.data.rows = False
+    assert call("data", "show", "train.parquet").out.startswith("train.parquet  Parquet\n")
+    [shown] = call("data", "show", "train.parquet", "--json").events
+    assert shown["rows"] is None
+    assert shown["columns"][2] == {
+        "name": "name", "type": "string", "datatype": None, "shape": None,
+    }  # fmt: skip
+
+
+def test_preview(call):
+    options = ("--column=name", "--column=image", "--rows=2")
+    assert call("data", "preview", "train.parquet", *options).out.splitlines() == [
+        "train.parquet  Parquet, 3 rows",
+        "name    image",
+        "first   [0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.…",
+        "second  [0,1]",
+    ]
+    [found] = call("data", "preview", "train.parquet", "--json").events
+    assert found["first_rows"][2] == {"id": 3, "image": [None, 1], "name": None}
+    assert found["columns"][0]["datatype"] == "INT64"
+    assert call("data", "preview", "train.parquet", "--rows=0").code == 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs the build of scripts/setup.sh as Python wheels in dist/: braid-server, which contains the
-# system libraries that it needs and takes LibTorch from torch's wheel, and braid-client.
+# system libraries and Arrow's that it needs and takes LibTorch from torch's wheel, and braid-client.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -43,9 +43,11 @@ install_tools() {
   touch "$tools/.installed"
 }
 
-# Prints the system's libraries that files need, all but those of glibc and the compiler.
+# Prints the libraries that files need and the wheel contains: those of the system, but not of glibc and
+# the compiler, and Arrow's. The wheels of PyTorch and CUDA are too large to copy.
 bundled_libraries() { # FILE...
-  ldd "$@" | sed -n 's|.* => \(/[^ ]*\) .*|\1|p' | grep -v -E "/site-packages/|/($system)" | sort -u
+  ldd "$@" | sed -n 's|.* => \(/[^ ]*\) .*|\1|p' |
+    grep -v -E "/site-packages/(torch|nvidia)/|/($system)" | sort -u
 }
 
 build_wheel() { # SOURCE DESTINATION
@@ -72,7 +74,8 @@ make_server() {
     "$packages/torch/lib:$packages/nvidia/cu13/lib:$packages/nvidia/nccl/lib" "$plugin"
 
   build_wheel "$server" "$work/unrepaired"
-  PATH="$tools/bin:$PATH" auditwheel repair --wheel-dir dist --only-plat \
+  PATH="$tools/bin:$PATH" LD_LIBRARY_PATH="$PWD/$site/pyarrow" \
+    auditwheel repair --wheel-dir dist --only-plat \
     --exclude 'libtorch*.so' --exclude 'libc10*.so' --exclude 'libcudart.so.*' \
     --exclude 'libnccl.so.*' "$work"/unrepaired/braid_server-*.whl
 }

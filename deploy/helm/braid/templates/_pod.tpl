@@ -13,6 +13,11 @@
 {{- if .Values.training.enabled }}
 - --data_dir=/data
 {{- end }}
+{{- if .Values.jobs.dataClaim }}
+- --data_root=/datasets
+- --max_running_jobs={{ int64 .Values.jobs.maxRunning }}
+- --job_retention_days={{ .Values.jobs.retentionDays }}
+{{- end }}
 - --listen=0.0.0.0
 - --grpc_port=8001
 - --metrics_port=8002
@@ -54,6 +59,16 @@
 - name: data
   mountPath: /data
 {{- end }}
+{{- with .Values.jobs }}
+{{- if .dataClaim }}
+- name: datasets
+  mountPath: /datasets
+  readOnly: true
+  {{- with .dataSubPath }}
+  subPath: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- end }}
 {{ include "braid.tmpMount" . }}
 - name: shm
   mountPath: /dev/shm
@@ -87,6 +102,12 @@
 - name: data
   persistentVolumeClaim:
     claimName: {{ .Values.training.data.existingClaim | quote }}
+{{- end }}
+{{- with .Values.jobs.dataClaim }}
+- name: datasets
+  persistentVolumeClaim:
+    claimName: {{ . | quote }}
+    readOnly: true
 {{- end }}
 - name: tmp
   emptyDir: {}

@@ -7,6 +7,7 @@
 {{- include "braid.validateServer" .Values.server }}
 {{- include "braid.validateGpus" .Values }}
 {{- include "braid.validateReplicas" .Values }}
+{{- include "braid.validateJobs" .Values }}
 {{- include "braid.validateStrategy" .Values }}
 {{- include "braid.validatePod" . }}
 {{- include "braid.validateMounts" . }}
@@ -35,6 +36,15 @@
 {{- end }}
 {{- if and .claimSubPath (not .claimName) }}
 {{- fail "models.claimSubPath: needs models.claimName, which is empty" }}
+{{- end }}
+{{- end }}
+
+{{- define "braid.validateJobs" -}}
+{{- if and .jobs.dataClaim (not .training.enabled) }}
+{{- fail "jobs.dataClaim: needs training.enabled=true, whose volume keeps the records and outputs of jobs" }}
+{{- end }}
+{{- if and .jobs.dataSubPath (not .jobs.dataClaim) }}
+{{- fail "jobs.dataSubPath: needs jobs.dataClaim, which is empty" }}
 {{- end }}
 {{- end }}
 

@@ -113,6 +113,21 @@ def test_shared_memory_is_a_memory_volume() -> None:
     assert mount(manifests.server(), "/dev/shm")["name"] == "shm"
 
 
+def test_data_of_jobs_from_a_claim() -> None:
+    manifests = render_minimal(
+        {
+            "training": {"enabled": True},
+            "jobs": {"dataClaim": "tables", "dataSubPath": "a/b", "maxRunning": 2},
+        }
+    )
+    claim = volume(manifests.pod(), "datasets")["persistentVolumeClaim"]
+    assert claim == {"claimName": "tables", "readOnly": True}
+    datasets = mount(manifests.server(), "/datasets")
+    assert (datasets["subPath"], datasets["readOnly"]) == ("a/b", True)
+    flags = {"--data_root=/datasets", "--max_running_jobs=2", "--job_retention_days=30"}
+    assert flags < set(manifests.server()["args"])
+
+
 def test_models_from_a_claim() -> None:
     manifests = render_minimal({"models": {"claimSubPath": "a/b"}})
     claim = volume(manifests.pod(), "models")["persistentVolumeClaim"]

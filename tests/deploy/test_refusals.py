@@ -26,6 +26,8 @@ CONTRADICTIONS = [
         {"models": {"claimName": "", "configMap": {"name": "small"}, "claimSubPath": "a"}},
         "models.claimSubPath: needs models.claimName, which is empty",
     ),
+    ({"jobs": {"dataClaim": "tables"}}, "jobs.dataClaim: needs training.enabled=true"),
+    ({"jobs": {"dataSubPath": "a"}}, "jobs.dataSubPath: needs jobs.dataClaim, which is empty"),
     ({"auth": {"tokensSecret": ""}}, "auth: no client has access: set auth.tokensSecret or"),
     ({"auth": {"allowUnauthenticated": True}}, "auth.allowUnauthenticated: conflicts with"),
     ({"tls": {"secretName": ""}}, "tokens would be sent in plaintext: set tls.secretName, or"),

@@ -40,6 +40,9 @@ NEEDS = {
     "CudaSharedMemoryStatus": "infer",
     "CudaSharedMemoryRegister": "infer",
     "CudaSharedMemoryUnregister": "infer",
+    "GetDataset": "infer",
+    "ListDatasets": "infer",
+    "PreviewDataset": "infer",
     "RepositoryModelLoad": "admin",
     "RepositoryModelUnload": "admin",
     "CreateTrainer": "train",
@@ -164,6 +167,7 @@ OF_A_MODEL = sorted(
     for name, method in auth.METHODS.items()
     if NEEDS[name] in ("infer", "train")
     and "SharedMemory" not in name
+    and "Dataset" not in name
     and method.input_type.name != "StreamRequest"
 )
 

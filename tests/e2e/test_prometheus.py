@@ -79,7 +79,10 @@ def named(queries: Iterable[Query]) -> pytest.MarkDecorator:
 @pytest.fixture(scope="module")
 def server(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
     environment = dashboard_load.fake_driver(tmp_path_factory.mktemp("driver"))
-    return start_server("cpu*2", names=dashboard_load.MODELS, environment=environment)
+    data = dashboard_load.write_data(tmp_path_factory.mktemp("data"))
+    return start_server(
+        "cpu*2", names=dashboard_load.MODELS, flags=(data,), environment=environment
+    )
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +107,7 @@ def loaded_at(server: Server, prometheus: Prometheus) -> float:
             before = sum(prometheus.values(scrapes))
             wait_until(lambda: sum(prometheus.values(scrapes)) >= before + count)
 
+        dashboard_load.submit_job(client)
         # New series have no rate before their second scrape.
         for work in works:
             work()

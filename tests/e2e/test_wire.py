@@ -20,6 +20,7 @@ SERVICES = {
     SERVICE,
     "braid.v1.TrainingService",
     "braid.v1.ModelService",
+    "braid.v1.DataService",
     "braid.v1.DeviceService",
     "grpc.health.v1.Health",
     "grpc.reflection.v1alpha.ServerReflection",

@@ -16,6 +16,7 @@ SERVICES = (
     "inference.GRPCInferenceService",
     "braid.v1.TrainingService",
     "braid.v1.ModelService",
+    "braid.v1.DataService",
     "braid.v1.DeviceService",
 )
 _CALL_SECONDS = 30

@@ -80,6 +80,26 @@ def create_trainer(client: braid.Client) -> braid.Trainer:
     return client.create_trainer("chain", name="chain-sgd", clip_grad_norm=1.0, **options)
 
 
+def write_data(directory: Path) -> str:
+    """Writes the data of `submit_job` and returns the server's flag for it. Makes `directory`."""
+    directory.mkdir(exist_ok=True)
+    x, target = next(iter(oracle.batches_of("chain", "cross_entropy", rows=960, steps=1)))
+    np.savez(directory / "chain.npz", x=x, target=target)
+    return f"--data_root={directory}"
+
+
+def submit_job(client: braid.Client) -> None:
+    """Submits a training job that runs until the server ends."""
+    client.jobs.train(
+        "chain",
+        data={"path": "chain.npz", "inputs": {"x": None}, "targets": {"target": None}},
+        loss="cross_entropy",
+        optimizer={"name": "SGD", "lr": 0.001},
+        batch_size=96,
+        epochs=1_000_000,
+    )
+
+
 def calls(
     client: braid.Client, stub: protocol.Stub, trainer: braid.Trainer
 ) -> tuple[Callable[[], None], ...]:

@@ -61,7 +61,7 @@ def _finalize(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def _mix(seed: int, stream: int) -> int:
+def mix_seed(seed: int, stream: int) -> int:
     """Mirrors server/base/random_seed.h."""
     return _finalize(_finalize(seed) ^ stream)
 
@@ -86,7 +86,7 @@ def seeded_forward_in_chunks(
     with torch.random.fork_rng():
         for chunk in zip(*(torch.chunk(value, replicas) for value in inputs.values())):
             # Mixes the operation, the stage and the first row of the chunk.
-            torch.manual_seed(_mix(_mix(_mix(seed, step), stage), row))
+            torch.manual_seed(mix_seed(mix_seed(mix_seed(seed, step), stage), row))
             outputs.append(forward(**dict(zip(names, chunk))))
             row += len(chunk[0])
     return torch.cat(outputs)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the server and the braid command, trains a small convnet on Fashion-MNIST over the network,
-# publishes it and classifies with it, on two CPU replicas or on all GPUs.
+# publishes it and classifies with it, on two CPU replicas or on all GPUs. Then does the same with jobs,
+# which read and write Parquet files on the server.
 #
 # FASHION_MNIST=DIRECTORY: takes the data set from a directory instead of Debian's package.
 set -euo pipefail
@@ -36,6 +37,7 @@ trap 'exit 143' TERM
 
 start_server() {
   build/release/bin/braid-server --model_repository="$work/models" --data_dir="$work/data" \
+    --data_root="$work/fashion_mnist" \
     --devices=auto --grpc_port=0 --metrics_port=0 --ready_file="$work/ready.json" \
     >"$work/server.log" 2>&1 &
   server=$!
@@ -89,6 +91,13 @@ step "Training, $epochs epochs, batches of $batch_size split over the replicas"
 
 step "Classification through tritonclient"
 .venv/bin/python examples/fashion_mnist/evaluate.py "$address" "$work/fashion_mnist" "$min_accuracy"
+
+step "The same training as a job, from Parquet"
+.venv/bin/braid --server "$address" jobs submit examples/fashion_mnist/train.yaml --wait
+
+step "Classification as a job, from Parquet to Parquet"
+.venv/bin/braid --server "$address" jobs submit examples/fashion_mnist/score.yaml --wait
+.venv/bin/python examples/fashion_mnist/accuracy.py "$work/data/outputs/scores.parquet" "$min_accuracy"
 
 step "Devices"
 .venv/bin/braid --server "$address" devices

@@ -29,8 +29,11 @@ LAYERS = {
     "models": {"graph", "parallel", "kernels", "devices", "storage"} | _LEAVES,
     "batching": _RUN,
     "serving": {"batching"} | _RUN,
+    "data": {"storage"} | _LEAVES,
     "training": {"serving", "batching"} | _RUN,  # Trainers publish served versions.
-    "rpc": {"access", "admission", "shared_memory", "training", "serving", "batching"} | _RUN,
+    "jobs": {"data", "training", "serving", "batching"} | _RUN,
+    "rpc": {"access", "admission", "shared_memory", "data", "training", "serving", "batching",
+            "jobs"} | _RUN,
 }
 # They compose the whole program.
 ROOTS = {"server/main.cc", "server/server.cc"}

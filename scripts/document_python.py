@@ -25,7 +25,7 @@ The package `braid`. `scripts/generate.sh` writes this page from the docstrings.
 Install the package with `pip install ./client/python`. To export models, install it together with
 PyTorch: `pip install './client/python[export]'`.
 """
-CLASSES = (braid.Client, braid.Trainer, braid.Stream)
+CLASSES = (braid.Client, braid.Trainer, braid.Stream, braid.Jobs, braid.Job, braid.Datasets)
 
 
 def paragraphs(lines: list[str]) -> list[str]:
@@ -71,6 +71,7 @@ def signature(name: str, function: object) -> list[str]:
     parameters = [each for each in parameters if each.name != "self"]
     result = inspect.signature(function).return_annotation
     suffix = "" if result in (inspect.Signature.empty, "None") else f" -> {result}"
+    name = f"async {name}" if inspect.iscoroutinefunction(function) else name
     words, keywords = [], False
     for each in parameters:
         if each.kind is each.KEYWORD_ONLY and not keywords:
@@ -103,7 +104,7 @@ def members(cls: type) -> list[str]:
 
 def page() -> str:
     made = [INTRODUCTION.rstrip()]
-    for name in ("connect", "export"):
+    for name in ("connect", "export", "fit"):
         made += section("##", name, getattr(braid, name))
     for cls in CLASSES:
         made += ["", f"## {cls.__name__}", *documented(cls), *members(cls)]
@@ -114,7 +115,8 @@ def page() -> str:
     made += ["", "## Errors", *documented(braid.BraidError), ""]
     codes = ", ".join(f"`{each.__name__}`" for each in braid.BraidError.__subclasses__())
     made.append(wrapped(f"Subclasses, one per gRPC status code: {codes}."))
-    made += ["", "### ExportError", *documented(braid.ExportError)]
+    for cls in (braid.JobError, braid.ExportError):
+        made += ["", f"### {cls.__name__}", *documented(cls)]
     return "\n".join(made) + "\n"
 
 

@@ -108,7 +108,7 @@ def run_load(directory: Path, seconds: int, draw: Callable[[str, float, float], 
     """Calls draw(address of Prometheus, start, end) after a load from `start` to `end`."""
     repository = make_repository(directory)
     gpus = dashboard_load.fake_driver(directory / "driver") | {"FAKE_NVML_SIMULATE": "1"}
-    flags = ("--cpu_threads=1",)
+    flags = ("--cpu_threads=1", dashboard_load.write_data(directory / "data"))
     (directory / "prometheus").mkdir()
     with contextlib.ExitStack() as stack:
         servers = [
@@ -125,6 +125,7 @@ def run_load(directory: Path, seconds: int, draw: Callable[[str, float, float], 
             works += inference(client, stub)
             if server is servers[0]:
                 works += failures_and_training(client, stub)
+                dashboard_load.submit_job(client)
         config = dashboard_load.configuration(*servers, seconds=SCRAPE_SECONDS)
         prometheus = stack.enter_context(Prometheus(config, directory / "prometheus"))
         with dashboard_load.Load(*works):

@@ -6,29 +6,28 @@
 namespace braid {
 
 // A job that crashes the server must not try for ever, so it fails after a few crashes without
-// durable progress. One that others interrupt must not fail: after a crash it saves after 0.2 s,
-// then after 0.4, 0.8, … s, until its normal interval is shorter. Thread-compatible.
+// durable progress. One that is interrupted from outside must not fail: after a crash it saves as
+// soon as it has made any progress, then after 0.2, 0.4, 0.8, … s, until its normal interval is
+// shorter. Thread-compatible.
 class EarlySaves {
  public:
   // Without `crashed`, no save is ever due.
-  EarlySaves(bool crashed, absl::Time now)
-      : interval_(absl::Milliseconds(200)),
-        next_(crashed ? now + interval_ : absl::InfiniteFuture()) {}
+  EarlySaves(bool crashed, absl::Time now) : next_(crashed ? now : absl::InfiniteFuture()) {}
 
-  // Returns true if a save is due at `now`, which the caller then makes.
+  // Returns true if a save is due at `now`, which the caller then makes. Called after progress.
   bool Due(absl::Time now) {
     if (now < next_) {
       return false;
     }
-    interval_ *= 2;
     next_ = interval_ > kLongest ? absl::InfiniteFuture() : now + interval_;
+    interval_ *= 2;
     return true;
   }
 
  private:
   static constexpr absl::Duration kLongest = absl::Seconds(60);
 
-  absl::Duration interval_;
+  absl::Duration interval_ = absl::Milliseconds(200);
   absl::Time next_;
 };
 

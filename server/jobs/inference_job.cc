@@ -72,7 +72,7 @@ absl::Status InferenceJob::Score(JobContext* context, int64_t first_row) {
   Requests requests;
   EarlySaves early_saves(crashed_, absl::Now());
   while (context->stop() == JobStop::kNone) {
-    if (early_saves.Due(absl::Now())) {
+    if (progress_.rows > first_row && early_saves.Due(absl::Now())) {
       BRAID_ASSIGN_OR_RETURN(const int64_t durable, output_->FinishPart());
       BRAID_RETURN_IF_ERROR(SetDurable(context, durable));
     }

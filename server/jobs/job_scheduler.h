@@ -28,7 +28,7 @@ struct JobSchedulerOptions {
   int64_t max_running = 1;  // number of threads; each runs one job at a time
   int64_t max_queued = 1000;
   // A job fails after so many crashes of the server without durable progress in between.
-  int64_t max_crashes = 3;
+  int64_t max_crashes = 5;
   // Records are removed when this time has passed since their jobs ended.
   absl::Duration retention = absl::Hours(24 * 30);
   // Returns true once the server can run no job any more, because a device is lost. Jobs that fail

@@ -137,7 +137,11 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
   // A publication that was applied before a crash is an operation after the last step.
   int64_t step = std::min(position.applied, total_steps_);
   SetPosition(step);
+  const int64_t recorded = progress_.durable_rows;
   progress_.durable_rows = RowsBefore(std::min(position.durable, step));
+  if (progress_.durable_rows > recorded) {  // The server crashed after it wrote a checkpoint.
+    BRAID_RETURN_IF_ERROR(Save(context));
+  }
   if (position.loss.has_value() && step == position.applied) {
     progress_.loss = position.loss;
     context->AddMetric(step, "loss", *position.loss);  // A crash may have lost it.
@@ -147,10 +151,11 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
                                                    step, " of ", total_steps_));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<BatchStream> batches, data_->Open(step));
   Steps steps;
+  const int64_t first = step;
   EarlySaves early_saves(crashed_, absl::Now());
   while (true) {
     const bool stop = context->stop() != JobStop::kNone;
-    const bool save = early_saves.Due(absl::Now());
+    const bool save = step > first && early_saves.Due(absl::Now());
     const bool evaluate = EvaluationDue(step);
     if (stop || save || evaluate || step == total_steps_) {
       while (!steps.empty()) {

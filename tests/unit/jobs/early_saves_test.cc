@@ -16,6 +16,7 @@ TEST(EarlySavesTest, NothingIsDueWithoutACrash) {
 TEST(EarlySavesTest, SavesAreDueAtGrowingIntervalsAndEndAtAMinute) {
   EarlySaves saves(/*crashed=*/true, kStart);
   absl::Time now = kStart;
+  EXPECT_TRUE(saves.Due(now));
   for (absl::Duration interval = absl::Milliseconds(200); interval <= absl::Minutes(1);
        interval *= 2) {
     EXPECT_FALSE(saves.Due(now + interval - absl::Milliseconds(1)));

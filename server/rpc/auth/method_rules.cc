@@ -75,7 +75,7 @@ const std::vector<MethodRule>& MethodRules() {
       // model once they have its record.
       {"SubmitJob", Need::kInfer, Subject::kModel, true},
       {"GetJob", Need::kSee},
-      {"ListJobs", Need::kSee},
+      {"ListJobs", Need::kSee, Subject::kModel},
       {"WatchJob", Need::kSee},
       {"CancelJob", Need::kSee, Subject::kServer, true},
       {"DeleteJob", Need::kSee, Subject::kServer, true},

@@ -154,8 +154,9 @@ def test_targets_must_be_a_dict(server, client, targets):
 
 def test_oversized_arrays_are_rejected_before_copying(client):
     array = np.broadcast_to(np.uint8(0), (1 << 31,))  # Uses one byte of memory.
-    with pytest.raises(ValueError, match="2147483648 bytes.*send fewer rows"):
-        client.infer("fashion", {"x": array})
+    trainer = client.create_trainer("fashion", loss="mse", optimizer="SGD")
+    with pytest.raises(ValueError, match=r"2147483656 bytes.*send fewer rows"):
+        trainer.step({"x": array}, {"target": np.zeros(1)})
 
 
 def test_reply_of_the_wrong_size_is_an_internal_error():

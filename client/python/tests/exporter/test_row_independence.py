@@ -371,7 +371,8 @@ def test_config_that_declares_no_batches_is_accepted(tmp_path):
     for config in (UNBATCHED, WHOLE):
         assert export(Centered(), tmp_path, config=config).reason == ""
     assert export(nn.Linear(4, 2), tmp_path / "net", config=UNBATCHED.replace('"x"', '"input"'))
-    with pytest.raises(braid.ExportError, match=r"dims \[4\], but the model has \[-1, 4\] \(with "):
+    message = r"dims \[4\], but the model has \[-1, 4\] \(-1: any size; with "
+    with pytest.raises(braid.ExportError, match=message):
         export(Centered(), tmp_path, config=BATCHED.replace("size: 8", "size: 0"))
 
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "arrow/record_batch.h"
 #include "server/base/status.h"
-#include "server/data/json_rows.h"
+#include "server/data/output/json_rows.h"
 
 namespace braid {
 

@@ -13,14 +13,14 @@
 #include "absl/time/time.h"
 #include "arrow/type_fwd.h"
 #include "server/base/clock.h"
-#include "server/data/data_writer.h"
+#include "server/data/output/data_writer.h"
 #include "server/jobs/inference_job.h"
 
 namespace braid {
 
 // Writes the kept columns and the model's outputs as columns of a Parquet, .npy or JSON lines file
-// (data/data_writer.h). BF16 outputs become FP32, because the formats lack BF16. InputRows::kept
-// must be an arrow::RecordBatch. Errors name fields of spec.infer.output.
+// (data/output/data_writer.h). BF16 outputs become FP32, because the formats lack BF16.
+// InputRows::kept must be an arrow::RecordBatch. Errors name fields of spec.infer.output.
 class FileOutput final : public JobOutput {
  public:
   struct Options {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/data/data_writer.h"
+#include "server/data/output/data_writer.h"
 #include "server/data/tensor_column.h"
 #include "server/jobs/training_job.h"
 #include "server/training/trainer_spec.h"

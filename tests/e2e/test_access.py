@@ -40,9 +40,18 @@ NEEDS = {
     "CudaSharedMemoryStatus": "infer",
     "CudaSharedMemoryRegister": "infer",
     "CudaSharedMemoryUnregister": "infer",
-    "GetDataset": "infer",
-    "ListDatasets": "infer",
-    "PreviewDataset": "infer",
+    "GetDataset": "any",
+    "ListDatasets": "any",
+    "PreviewDataset": "any",
+    # Training jobs need the role train; the others look at the job's model.
+    "SubmitJob": "infer",
+    "GetJob": "any",
+    "ListJobs": "any",
+    "WatchJob": "any",
+    "CancelJob": "any",
+    "DeleteJob": "any",
+    "GetJobMetrics": "any",
+    "GetJobLogs": "any",
     "RepositoryModelLoad": "admin",
     "RepositoryModelUnload": "admin",
     "CreateTrainer": "train",
@@ -167,7 +176,7 @@ OF_A_MODEL = sorted(
     for name, method in auth.METHODS.items()
     if NEEDS[name] in ("infer", "train")
     and "SharedMemory" not in name
-    and "Dataset" not in name
+    and name != "SubmitJob"
     and method.input_type.name != "StreamRequest"
 )
 

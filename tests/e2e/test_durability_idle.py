@@ -54,7 +54,7 @@ def test_idle_trainer_is_unloaded_to_disk(server: DurableServer, client: braid.C
     assert {label["trainer"] for label in labels} == {"used"}
     server.start_again()
     assert names(client) == ["used"]
-    with pytest.raises(braid.AlreadyExists, match="RestoreCheckpoint"):
+    with pytest.raises(braid.AlreadyExists, match="braid checkpoints restore idle"):
         create(client, "idle")
     reply = restore(server, "idle")
     assert (reply.trainer.step, reply.checkpoint.sequence) == (2, 2)

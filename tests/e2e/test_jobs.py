@@ -535,8 +535,8 @@ def test_jobs_survive_kill_9(restarted: JobServer) -> None:
     """Weights and losses are those of undisturbed jobs, and each row is scored once."""
     moments = random.Random(1)
     with durable.connect(restarted) as client:
-        wanted = job_kills.outcome(restarted, job_kills.submit(client, "undisturbed", 250))
-        killed = job_kills.submit(client, "killed", 250)
+        wanted = job_kills.outcome(restarted, job_kills.submit(client, "undisturbed", 1500))
+        killed = job_kills.submit(client, "killed", 1500)
         for _ in range(3):
             assert job_kills.kill(restarted, client, killed, moments)
         outcome = job_kills.outcome(restarted, killed)

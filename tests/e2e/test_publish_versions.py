@@ -184,9 +184,8 @@ def test_rollback_to_missing_version_is_rejected(
     with pytest.raises(braid.NotFound, match="no-such-model"):
         client.rollback("no-such-model", 1)
     for version in (0, -1):
-        with pytest.raises(braid.InvalidArgument) as wrong:
+        with pytest.raises(ValueError, match=f"version: {version} "):
             client.rollback("noisy", version)
-        assert wrong.value.field == "version"
     assert outputs(client) == versions[3]
 
 

@@ -17,6 +17,7 @@ SERVICES = (
     "braid.v1.TrainingService",
     "braid.v1.ModelService",
     "braid.v1.DataService",
+    "braid.v1.JobService",
     "braid.v1.DeviceService",
 )
 _CALL_SECONDS = 30

@@ -1,4 +1,4 @@
-#include "server/data/json_rows.h"
+#include "server/data/output/json_rows.h"
 
 #include <memory>
 #include <string>

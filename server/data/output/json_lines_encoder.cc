@@ -7,9 +7,9 @@
 #include "arrow/record_batch.h"
 #include "arrow/type.h"
 #include "server/base/status.h"
-#include "server/data/growing_file.h"
-#include "server/data/json_rows.h"
-#include "server/data/row_encoder.h"
+#include "server/data/output/growing_file.h"
+#include "server/data/output/json_rows.h"
+#include "server/data/output/row_encoder.h"
 
 namespace braid {
 namespace {

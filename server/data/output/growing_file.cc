@@ -1,4 +1,4 @@
-#include "server/data/growing_file.h"
+#include "server/data/output/growing_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "arrow/type_fwd.h"
-#include "server/data/row_encoder.h"
+#include "server/data/output/row_encoder.h"
 #include "server/storage/file_descriptor.h"
 
 namespace braid {

@@ -1,4 +1,4 @@
-#include "server/data/data_writer.h"
+#include "server/data/output/data_writer.h"
 
 #include <climits>
 #include <filesystem>

@@ -23,8 +23,8 @@
 #include "server/base/status.h"
 #include "server/data/arrow_status.h"
 #include "server/data/column.h"
-#include "server/data/growing_file.h"
-#include "server/data/row_encoder.h"
+#include "server/data/output/growing_file.h"
+#include "server/data/output/row_encoder.h"
 
 namespace braid {
 namespace {

@@ -1,4 +1,4 @@
-"""What a user would write without Braid: training with a DataLoader, and scoring with pyarrow.
+"""Scripts without Braid: training with a DataLoader, and scoring with pyarrow.
 
     python -m bench.jobs.plain train IMAGES EPOCHS THREADS WORKERS
     python -m bench.jobs.plain score TABLE OUTPUT BATCH_SIZE THREADS

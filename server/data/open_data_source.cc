@@ -134,7 +134,7 @@ absl::StatusOr<std::vector<ListedData>> ListData(const std::string& path,
     if (IsHidden(child->path()) || !ResolvesBelowAny(child->path(), roots)) {
       continue;
     }
-    // An entry that disappears meanwhile is left out.
+    // Leaves out an entry that was deleted since it was listed.
     std::error_code gone;
     if (child->is_directory(gone)) {
       listed.push_back({child->path().filename(), true, 0});

@@ -82,7 +82,7 @@ class RowOrder {
   struct Options {
     int64_t rows = 0;
     uint64_t seed = 0;
-    // Permutes the rows anew in each epoch. Has no effect on weighted draws.
+    // Permutes the rows in a new order in each epoch. Has no effect on weighted draws.
     bool shuffle = true;
     // Leaves out the validation rows. `split` must be of `rows` rows.
     std::optional<RowSplit> split = std::nullopt;

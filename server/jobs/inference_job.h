@@ -99,7 +99,7 @@ class InferenceJob final : public Job {
   void CleanUp() override { output_->Discard(); }
 
  private:
-  // What the job must remember.
+  // State that the job stores in its record.
   struct Memory {
     std::string data;     // identity of the data; empty: not opened yet
     int64_t version = 0;  // 0: not chosen yet

@@ -20,7 +20,7 @@
 
 namespace braid {
 
-// What jobs run on. The pointers outlive the jobs.
+// Services that jobs use. The pointers outlive the jobs.
 struct JobServices {
   TrainerRegistry* trainers = nullptr;
   const Publisher* publisher = nullptr;  // finds versions

@@ -1,4 +1,4 @@
-// What a job does. server/rpc/jobs converts it from the protocol.
+// Specification of a job. server/rpc/jobs converts it from the protocol.
 #pragma once
 
 #include <cstdint>

@@ -90,7 +90,7 @@ class JobTrainer {
 
 enum class JobPublish { kNothing, kLast, kBest };
 
-// What a training job does. One of `epochs` and `steps` is set.
+// Course of a training job. One of `epochs` and `steps` is set.
 struct TrainingPlan {
   int64_t epochs = 0;
   int64_t steps = 0;
@@ -127,7 +127,7 @@ class TrainingJob final : public Job {
   void CleanUp() override { trainer_->Release(); }
 
  private:
-  // What the job must remember.
+  // State that the job stores in its record.
   struct Memory {
     std::string data;                       // identity of the training data; empty: not opened yet
     std::string evaluation_data;            // of the evaluation data, if there is any

@@ -339,7 +339,7 @@ class Jobs:
             tag=tag or "",
             identity=identity or "",
             oldest_first=oldest_first,
-            # The same for all pages, as their tokens require.
+            # Tokens require the same size for all pages.
             page_size=_MAX_PAGE_SIZE if limit is None else min(max(limit, 1), _MAX_PAGE_SIZE),
         )
         deadline = self._channel.deadline(timeout)

@@ -54,7 +54,7 @@ struct CreatedTrainer {
   bool created = true;  // false: it existed (TrainerSpec::exist_ok)
 };
 
-// What a trainer will be used for.
+// Use of a trainer that is to be created.
 struct TrainerUse {
   // One row of each target, [1, …], without data.
   std::vector<HostTensor> targets;

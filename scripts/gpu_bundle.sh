@@ -50,7 +50,8 @@ done
 # Prints the libraries that files need, without those of PyTorch's wheels, glibc and the compiler's
 # runtime. PyTorch needs the last two as well.
 system_libraries() { # FILE...
-  ldd "$@" | sed -n 's|.* => \(/[^ ]*\) (.*|\1|p' | sort -u | grep -v /site-packages/ |
+  ldd "$@" | sed -n 's|.* => \(/[^ ]*\) (.*|\1|p' | sort -u |
+    grep -vE '/site-packages/(torch|nvidia)/' |
     grep -vE '/(lib(c|m|dl|pthread|rt|util|resolv|gcc_s)\.so\.|libstdc\+\+\.so\.)'
 }
 

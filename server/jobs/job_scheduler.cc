@@ -318,20 +318,17 @@ void JobScheduler::CleanUp(const JobRecord& record) {
 }
 
 void JobScheduler::RemoveExpired() {
-  JobFilter filter;
-  filter.states = {JobState::kSucceeded, JobState::kFailed, JobState::kCancelled};
-  const absl::StatusOr<JobPage> page = store_->ListOldest(filter, kNoLimit);
-  if (!page.ok()) {
+  // Long enough for clients that wait for the end.
+  const absl::Duration retention = std::max(options_.retention, kLeastRetention);
+  const absl::StatusOr<std::vector<std::string>> expired =
+      store_->EndedBefore(clock_->Now() - retention);
+  if (!expired.ok()) {
     return;  // The next call of the store that matters reports it.
   }
-  // Long enough for clients that wait for the end.
-  const absl::Time oldest = clock_->Now() - std::max(options_.retention, kLeastRetention);
-  for (const JobRecord& job : page->jobs) {
-    if (job.ended < oldest) {
-      if (const absl::Status status = Remove(job.id); !status.ok()) {
-        Log(LogModule::kServer)
-            .warn("job {}: cannot remove its record: {}", job.id, std::string(status.message()));
-      }
+  for (const std::string& id : *expired) {
+    if (const absl::Status status = Remove(id); !status.ok()) {
+      Log(LogModule::kServer)
+          .warn("job {}: cannot remove its record: {}", id, std::string(status.message()));
     }
   }
 }

@@ -311,6 +311,21 @@ absl::StatusOr<std::optional<JobRecord>> JobStore::NextQueued() const {
   return found ? std::make_optional(ReadRecord(row)) : std::nullopt;
 }
 
+absl::StatusOr<std::vector<std::string>> JobStore::EndedBefore(absl::Time time) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(SqlStatement row,
+                         database_->Query("SELECT id FROM jobs WHERE ended < ? ORDER BY number",
+                                          absl::ToUnixMicros(time)));
+  std::vector<std::string> ids;
+  while (true) {
+    BRAID_ASSIGN_OR_RETURN(const bool found, row.Next());
+    if (!found) {
+      return ids;
+    }
+    ids.push_back(row.Text(0));
+  }
+}
+
 absl::StatusOr<int64_t> JobStore::CountQueued() const {
   const absl::MutexLock lock(&mu_);
   return database_->Integer(absl::StrCat("SELECT count(*) FROM jobs WHERE state = ",

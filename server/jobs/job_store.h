@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "server/base/clock.h"
 #include "server/jobs/job_record.h"
@@ -83,6 +84,9 @@ class JobStore {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the queued job that starts next: highest priority, then submitted first.
   absl::StatusOr<std::optional<JobRecord>> NextQueued() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the IDs of the jobs that ended before `time`, in the order of numbers.
+  absl::StatusOr<std::vector<std::string>> EndedBefore(absl::Time time) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<int64_t> CountQueued() const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns how many jobs of each kind are in each state.
   absl::StatusOr<std::vector<JobCount>> Count() const ABSL_LOCKS_EXCLUDED(mu_);

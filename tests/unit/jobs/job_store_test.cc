@@ -20,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 NewJob Named(const std::string& id) {
@@ -212,6 +213,22 @@ TEST_F(JobStoreTest, ListsInPagesAndByFilter) {
   filter.identity = "bob";
   filter.sees_model = [](const std::string& model) { return model == "fashion"; };
   EXPECT_THAT(Ids(store_->ListOldest(filter, 10)), ElementsAre("a", "b"));
+}
+
+TEST_F(JobStoreTest, ListsTheJobsThatEndedBeforeATime) {
+  for (const char* id : {"later", "first", "running", "queued"}) {
+    Add(id);
+  }
+  Move("running", To(JobState::kRunning));
+  Move("first", To(JobState::kCancelled));
+  clock_.Advance(absl::Microseconds(1));
+  Move("later", To(JobState::kCancelled));
+  const auto ended_before = [this](absl::Duration since_start) {
+    return store_->EndedBefore(absl::UnixEpoch() + since_start).value();
+  };
+  EXPECT_THAT(ended_before(absl::ZeroDuration()), IsEmpty());
+  EXPECT_THAT(ended_before(absl::Microseconds(1)), ElementsAre("first"));
+  EXPECT_THAT(ended_before(absl::InfiniteDuration()), ElementsAre("later", "first"));
 }
 
 TEST_F(JobStoreTest, ProgressMemoryAndResultAreKept) {

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "re2/re2.h"
 #include "server/base/status.h"
+#include "server/data/batch_loader.h"
 #include "server/jobs/early_saves.h"
 
 namespace braid {
@@ -69,9 +70,8 @@ class StoppableStream final : public BatchStream {
 }  // namespace
 
 int64_t RowsInSteps(int64_t steps, int64_t rows, const TrainingPlan& plan) {
-  const int64_t full = rows / plan.batch_size;
-  const int64_t per_epoch = plan.drop_last || full * plan.batch_size == rows ? full : full + 1;
-  const int64_t used = plan.drop_last ? full * plan.batch_size : rows;
+  const int64_t per_epoch = BatchLoader::BatchesPerEpoch(rows, plan.batch_size, plan.drop_last);
+  const int64_t used = plan.drop_last ? per_epoch * plan.batch_size : rows;
   return steps / per_epoch * used + steps % per_epoch * plan.batch_size;
 }
 
@@ -124,8 +124,7 @@ absl::Status TrainingJob::CountSteps(JobContext* context) {
   if (starts) {
     BRAID_RETURN_IF_ERROR(Save(context));
   }
-  steps_per_epoch_ = plan_.drop_last ? rows_ / plan_.batch_size
-                                     : (rows_ + plan_.batch_size - 1) / plan_.batch_size;
+  steps_per_epoch_ = BatchLoader::BatchesPerEpoch(rows_, plan_.batch_size, plan_.drop_last);
   if (steps_per_epoch_ == 0) {
     return NoBatches(plan_.batch_size, rows_);
   }

@@ -9,11 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/data/array_source.h"
 #include "server/data/data_file.h"
 #include "server/data/data_paths.h"
-#include "server/data/field_error.h"
 #include "server/data/table_source.h"
 #include "server/storage/file_error.h"
 

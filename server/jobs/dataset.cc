@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
-#include "server/data/field_error.h"
 #include "server/storage/checksum.h"
 
 namespace braid {

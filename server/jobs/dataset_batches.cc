@@ -10,10 +10,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "arrow/record_batch.h"
+#include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/data/batch_loader.h"
-#include "server/data/field_error.h"
 #include "server/data/read_ahead.h"
 #include "server/data/tensor_column.h"
 

@@ -10,11 +10,11 @@
 #include "arrow/table.h"
 #include "arrow/type.h"
 #include "arrow/util/byte_size.h"
+#include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/data/arrow_status.h"
 #include "server/data/column.h"
-#include "server/data/field_error.h"
 #include "server/data/tensor_conversion.h"
 #include "server/telemetry/log.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "arrow/type.h"
-#include "server/base/prefix_field.h"
+#include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/base/wait_for.h"
 #include "server/data/batch_loader.h"

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
-#include "server/base/prefix_field.h"
+#include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/jobs/registry_trainer.h"

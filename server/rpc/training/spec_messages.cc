@@ -12,7 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "google/protobuf/util/message_differencer.h"
-#include "server/base/prefix_field.h"
+#include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/training/loss/loss_spec.h"
 

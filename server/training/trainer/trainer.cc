@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "server/base/prefix_field.h"
+#include "server/base/field_error.h"
 #include "server/base/random_id.h"
 #include "server/base/random_seed.h"
 #include "server/base/status.h"

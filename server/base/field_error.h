@@ -1,4 +1,4 @@
-// Field of an error, as the caller's request has it.
+// Functions that add a field to an error, or extend the one that it names.
 #pragma once
 
 #include <optional>
@@ -11,6 +11,17 @@
 #include "server/base/status.h"
 
 namespace braid {
+
+// Returns "<field>: <message>" with the code of `status`, INVALID_ARGUMENT as InvalidField() does.
+inline absl::Status InField(absl::string_view field, const absl::Status& status) {
+  if (status.ok()) {
+    return status;
+  }
+  if (absl::IsInvalidArgument(status)) {
+    return InvalidField(field, status.message());
+  }
+  return {status.code(), absl::StrCat(field, ": ", status.message())};
+}
 
 // Prepends `prefix` to the field of an InvalidField() error: "name" with the prefix "spec." becomes
 // "spec.name". Returns other errors as they are.

@@ -13,14 +13,7 @@ from braid.cli.output import bytes_text, print_json, print_line, print_table, ti
 if TYPE_CHECKING:
     from braid.results import Checkpoint
 
-
-@click.group(
-    "checkpoints",
-    cls=options.Group,
-    help="List, save or restore the checkpoints of a trainer",
-)
-def command() -> None:
-    pass
+command = options.Group("checkpoints", help="List, save or restore the checkpoints of a trainer")
 
 
 @command.command("list", help="List the checkpoints, the oldest first")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import click
-
 from braid.cli import options, settings
 from braid.cli.options import Flags, pass_flags
 from braid.cli.output import print_json, print_line, print_table
@@ -21,18 +19,14 @@ Example of a file:
 """
 _HIDDEN = "(hidden)"
 
-
-@click.group(
+command = options.Group(
     "config",
-    cls=options.Group,
     help="Show the configuration file and the settings in use.\n\n"
     "A profile in the file sets server, timeout, tls, ca, cert, key, token_file or token; --profile "
     "or BRAID_PROFILE selects it. Options and environment variables come before the profile.",
     short_help="Show the settings in use",
     epilog=EPILOG,
 )
-def command() -> None:
-    pass
 
 
 @command.command("path", help="Print the path of the configuration file")

@@ -24,16 +24,12 @@ Example:
 """
 _MAX_CELL = 40
 
-
-@click.group(
+command = options.Group(
     "data",
-    cls=options.Group,
     help="Show the datasets on the server that jobs can read.",
     short_help="Show the datasets on the server",
     epilog=EPILOG,
 )
-def command() -> None:
-    pass
 
 
 @command.command("list", help="List the datasets and folders in a folder [default: --data_root].")

@@ -34,16 +34,12 @@ Example:
 _STATES = ("queued", "running", "paused", "succeeded", "failed", "cancelled")
 _LINE_SECONDS = 5.0
 
-
-@click.group(
+command = options.Group(
     "jobs",
-    cls=options.Group,
     help="Train and score on the server, without a connected client.",
     short_help="Train and score on the server without a client",
     epilog=EPILOG,
 )
-def command() -> None:
-    pass
 
 
 @command.command("init", help="Print a commented spec of a job, or write it to a new FILE.")

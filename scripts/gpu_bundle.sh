@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a folder that scripts/gpu_check.sh runs on another machine, one with a GPU but without a
+# Makes an archive that scripts/gpu_check.sh runs on another machine, one with a GPU but without a
 # network and without Braid's dependencies.
 set -euo pipefail
 TORCH=${TORCH:-2.11.0}
@@ -9,10 +9,10 @@ TORCH=${TORCH:-2.11.0}
 max_mib=48
 usage() {
   cat <<END
-usage: scripts/gpu_bundle.sh [--python VERSION] [DIRECTORY]
+usage: scripts/gpu_bundle.sh [--python VERSION] [FILE]
 
   --python VERSION  Python of the other machine (default: 3.12)
-  DIRECTORY         is replaced (default: build/gpu-bundle); at most $max_mib MiB
+  FILE              is replaced (default: build/gpu-bundle.tar.xz); at most $max_mib MiB
 
 The other machine needs x86-64, a GPU with its driver, a C++ compiler for the tests that compile
 models, and a Python with NumPy and the PyTorch for CUDA that the server was built with. The bundle
@@ -20,7 +20,7 @@ has:
 
   braid-server   runs bin/braid-server with the libraries of the machine's PyTorch
   bin/, lib/     the server, its GPU plugin, and the system libraries that they need
-  python.zip     Python packages that the tests need
+  packages/      Python packages that the tests need
 
 environment:
   TORCH          build to take: build/release-VERSION (default: 2.11.0)
@@ -28,7 +28,7 @@ END
 }
 
 python=3.12
-bundle=build/gpu-bundle
+archive=build/gpu-bundle.tar.xz
 while (($#)); do
   case $1 in
     --python)
@@ -37,7 +37,7 @@ while (($#)); do
       ;;
     --help | -h) usage && exit ;;
     -*) usage >&2 && exit 2 ;;
-    *) bundle=$1 ;;
+    *) archive=$1 ;;
   esac
   shift
 done
@@ -57,8 +57,8 @@ system_libraries() { # FILE...
 
 # Prints the packages that tests/gpu imports, and what those need, with their pinned versions.
 requirements() {
-  local names=(grpcio iniconfig packaging pluggy protobuf Pygments pytest python-rapidjson
-    setuptools tritonclient)
+  local names=(grpcio grpcio-health-checking grpcio-reflection iniconfig packaging pluggy protobuf
+    Pygments pytest python-rapidjson setuptools tritonclient)
   cat scripts/requirements/{common,"torch-$TORCH"}.txt |
     sed 's/\[grpc\]//' | grep -E "^($(IFS='|' && echo "${names[*]}"))=="
 }
@@ -75,20 +75,19 @@ install_packages() { # DIRECTORY
   rm -rf "${1:?}/bin" # Programs, such as tritonclient's perf_analyzer.
 }
 
-packages=$(mktemp -d)
-trap 'rm -rf "$packages"' EXIT
-rm -rf "$bundle"
-mkdir -p "$bundle"/{bin,lib}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+bundle=$work/bundle
+mkdir -p "$bundle"/{bin,lib,packages}
 mapfile -t libraries < <(system_libraries "${programs[@]}")
 strip -o "$bundle/bin/braid-server" "$built/bin/braid-server"
 strip -o "$bundle/lib/libbraid_cuda.so" "$built/lib/libbraid_cuda.so"
 cp -L "${libraries[@]}" "$bundle/lib/"
 cp scripts/bundled_server.sh "$bundle/braid-server"
-install_packages "$packages"
-(cd "$packages" && "$OLDPWD/$venv/bin/python" -m zipfile -c "$packages.zip" ./*)
-mv "$packages.zip" "$bundle/python.zip"
+install_packages "$bundle/packages"
 say "$TORCH $python" >"$bundle/versions"
+tar -C "$bundle" -c . | xz -4 --threads="$(nproc)" >"$archive"
 
-size=$(du -s --apparent-size --block-size=1M "$bundle" | cut -f 1)
-((size <= max_mib)) || fail "$bundle: $size MiB (expected at most $max_mib MiB)"
-say "$bundle: $size MiB, for PyTorch $TORCH and Python $python"
+size=$(du -s --apparent-size --block-size=1M "$archive" | cut -f 1)
+((size <= max_mib)) || fail "$archive: $size MiB (expected at most $max_mib MiB)"
+say "$archive: $size MiB, for PyTorch $TORCH and Python $python"

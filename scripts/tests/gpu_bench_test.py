@@ -88,7 +88,7 @@ def test_a_plan_names_models_and_precisions_that_there_are(plan: str) -> None:
         ([], 2, "usage:"),
         (["--fast", "bundle"], 2, "usage:"),
         (["bundle", "spee"], 1, "no stage 'spee'"),
-        (["/nonexistent"], 1, "no bundle in '/nonexistent'"),
+        (["/nonexistent"], 1, "no file '/nonexistent'"),
     ],
 )
 def test_check_rejects_invalid_arguments(arguments: list[str], status: int, words: str) -> None:
@@ -100,7 +100,7 @@ def test_check_rejects_invalid_arguments(arguments: list[str], status: int, word
 
 def test_bundle_requires_a_build(tmp_path: Path) -> None:
     done = subprocess.run(
-        [str(ROOT / "scripts/gpu_bundle.sh"), str(tmp_path / "bundle")],
+        [str(ROOT / "scripts/gpu_bundle.sh"), str(tmp_path / "bundle.tar.xz")],
         env={"PATH": "/usr/bin:/bin", "TORCH": "1.0.0"},
         capture_output=True,
         text=True,
@@ -108,4 +108,4 @@ def test_bundle_requires_a_build(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "run TORCH=1.0.0 scripts/setup.sh" in done.stderr
-    assert not (tmp_path / "bundle").exists()
+    assert not (tmp_path / "bundle.tar.xz").exists()

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <future>
 #include <string_view>
 #include <thread>
 #include <tuple>
@@ -114,7 +115,10 @@ int HttpServer::Answer(mg_connection* connection) {
   const mg_request_info& request = *mg_get_request_info(connection);
   const auto& server = *static_cast<const HttpServer*>(request.user_data);
   const std::string method = request.request_method;
-  const HttpReply reply = server.ReplyTo(method, request.local_uri);
+  // CivetWeb's threads have small stacks, which the driver's functions for metrics overflow.
+  const HttpReply reply = std::async(std::launch::async, [&] {
+                            return server.ReplyTo(method, request.local_uri);
+                          }).get();
   std::string text = absl::StrCat(
       "HTTP/1.1 ", reply.code, " ", Reason(reply.code), "\r\nContent-Type: ", reply.content_type,
       "\r\nContent-Length: ", reply.body.size(), "\r\nCache-Control: no-store\r\n",

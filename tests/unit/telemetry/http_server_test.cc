@@ -2,7 +2,10 @@
 
 #include <civetweb.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <string>
@@ -59,6 +62,18 @@ TEST_F(HttpServerTest, HeadReturnsOnlyHeaders) {
   EXPECT_THAT(reply, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(reply, HasSubstr("Content-Length: 9\r\n"));
   EXPECT_THAT(reply, EndsWith("\r\n\r\n"));
+}
+
+TEST(HttpServer, PagesMayUseAMegabyteOfStack) {
+  constexpr size_t kDriverNeeds = size_t{1} << 20;
+  const auto server =
+      HttpServer::Create("127.0.0.1", 0, {{"/page", [] {
+                                             volatile char used[kDriverNeeds];
+                                             std::fill(std::begin(used), std::end(used), 'x');
+                                             return HttpReply();
+                                           }}});
+  ASSERT_THAT(server, IsOk());
+  EXPECT_THAT(Ask((*server)->port(), "GET", "/page"), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
 TEST_F(HttpServerTest, RejectsOtherMethods) {

@@ -39,6 +39,12 @@ struct ShutdownState {
   absl::Notification hurry;
 };
 
+pthread_t signal_thread;
+
+// Threads that a library started before main(), such as a profiler's, do not block the signals. The
+// system may deliver a signal to one of them.
+void Forward(int signal) { pthread_kill(signal_thread, signal); }
+
 spdlog::logger& ServerLog() { return braid::Log(braid::LogModule::kServer); }
 
 [[noreturn]] void ExitNow(int exit_code) {
@@ -88,7 +94,11 @@ int main(int argc, char** argv) {
   const absl::Cleanup stop_log = [] { braid::StopLog(); };  // after the server is destroyed
 
   ShutdownState& state = *new ShutdownState;  // never freed: the signal thread runs until exit
-  std::thread([&state, signals] { HandleSignals(signals, &state); }).detach();
+  std::thread handler([&state, signals] { HandleSignals(signals, &state); });
+  signal_thread = handler.native_handle();
+  handler.detach();
+  std::signal(SIGTERM, Forward);
+  std::signal(SIGINT, Forward);
 
   const auto server = braid::Server::Create(*options);
   if (!server.ok()) {

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -132,3 +133,24 @@ def test_unread_reply_does_not_delay_the_exit(
         assert "dropping replies that clients do not read" in server.log
         reader.die()
         assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_threads_of_other_libraries_do_not_take_the_signal(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """A profiler that is loaded before the server starts threads that do not block signals."""
+    source, library = tmp_path / "early_thread.cc", tmp_path / "early_thread.so"
+    source.write_text(
+        "#include <pthread.h>\n"
+        "#include <unistd.h>\n"
+        "static void* Wait(void*) { for (;;) pause(); }\n"
+        "__attribute__((constructor)) static void Start() {\n"
+        "  pthread_t thread;\n"
+        "  pthread_create(&thread, nullptr, Wait, nullptr);\n"
+        "}\n"
+    )
+    subprocess.run(["c++", "-shared", "-fPIC", "-o", library, source], check=True)
+    server = start_server("cpu*1", ("mlp",), environment={"LD_PRELOAD": str(library)})
+    server.terminate()
+    assert server.wait() == 0, server.log
+    assert "drained: no requests in flight" in server.log

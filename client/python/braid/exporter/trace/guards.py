@@ -33,6 +33,8 @@ _MAX_TRACED_ROWS = 256
 _LAYOUT_FUNCTIONS = {
     (os.path.join("_subclasses", "fake_impls.py"), "conv"),
     (os.path.join("_prims_common", "__init__.py"), "check_contiguous_sizes_strides"),
+    # Asks on GPUs whether cuDNN supports so many rows, even if cuDNN is disabled.
+    (os.path.join("nn", "functional.py"), "batch_norm"),
 }
 
 # Files on the call path from an `if` in the model to the evaluation of its condition.

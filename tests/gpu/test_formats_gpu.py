@@ -5,6 +5,8 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import braid
@@ -21,9 +23,14 @@ from gpu.target import DEVICE, ON_CPU, ONE, gpu_only
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("packages")
-    inference_packages.compile_mixed(directory / "mixed/1/model.pt2", device=DEVICE)
-    if not ON_CPU:
-        inference_packages.compile_mixed(directory / "for_cpu/1/model.pt2")
+    packages = {"mixed": DEVICE} | ({} if ON_CPU else {"for_cpu": "cpu"})
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        compile_package = inference_packages.compile_mixed
+        for made in [
+            pool.submit(compile_package, directory / name / "1/model.pt2", device=device)
+            for name, device in packages.items()
+        ]:
+            made.result()
     return directory
 
 

@@ -31,6 +31,8 @@ from braid.exporter.trace import encoder_layers, inductor
 
 BATCHES = (1, 2, 7, 33)
 _LARGEST = 1 << 20
+# On GPUs, traces of cuDNN's batch norm take at most so many rows.
+_LARGEST_ON_GPU = (1 << 16) - 1
 _TOLERANCE = 1e-3
 _RENORMALIZES = torch.ops.aten.embedding_renorm_.default
 # Keys in the package's metadata that the server looks for.
@@ -162,7 +164,8 @@ def _compile(
 ) -> None:
     count = max(2, *(each.shape[0] for each in inputs.values()))
     examples = {name: rows.repeat_rows(each, count) for name, each in inputs.items()}
-    batch = torch.export.Dim("batch", min=1, max=_LARGEST)
+    on_cpu = device_of(module).type == "cpu"
+    batch = torch.export.Dim("batch", min=1, max=_LARGEST if on_cpu else _LARGEST_ON_GPU)
     shapes = {name: {0: batch} for name in inputs}
     try:
         flat = _flat(module, inputs, output_names)

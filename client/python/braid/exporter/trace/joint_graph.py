@@ -217,8 +217,6 @@ def _trace(
         stack.enter_context(instance_norm.as_group_norm())
         stack.enter_context(decompositions.patched())
         stack.enter_context(torch_versions.without_tokens())
-        # cuDNN's batch norm is an operator of its own, with a limit of rows.
-        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         stack.enter_context(node_lines.recorded(__file__))
         # Libraries check these flags before they read values for a warning or a shortcut.
         for flag in ("_is_compiling_flag", "_is_exporting_flag"):

@@ -79,7 +79,8 @@ fill_venv() { # PYTHON
   # The mark stays if what follows is interrupted: pip takes a half-copied package for a whole one.
   mkdir -p "$venv"
   touch "$venv_unfinished"
-  "$1" -m venv "$venv"
+  # An existing one keeps its interpreter.
+  [[ -x $venv/bin/python ]] || "$1" -m venv "$venv"
   local install=("$venv/bin/python" -m pip install --no-input --progress-bar off
     --disable-pip-version-check)
   "${install[@]}" -r "${requirements[0]}"

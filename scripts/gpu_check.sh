@@ -26,7 +26,7 @@ END
 }
 
 # Seconds for each stage. They add up to nine minutes.
-declare -A limits=([load]=50 [correctness]=100 [formats]=110 [probes]=100 [speed]=180)
+declare -A limits=([load]=50 [correctness]=90 [formats]=130 [probes]=90 [speed]=180)
 slowness=1
 dry_run=no
 python=python3

@@ -6,7 +6,6 @@
 
 #include "ATen/ops/binary_cross_entropy_with_logits.h"
 #include "ATen/ops/cross_entropy_loss.h"
-#include "ATen/ops/empty.h"
 #include "ATen/ops/huber_loss.h"
 #include "ATen/ops/kl_div.h"
 #include "ATen/ops/l1_loss.h"
@@ -121,18 +120,20 @@ absl::StatusOr<double> Loss::Denominator(const TargetRows& rows) const {
 }
 
 absl::Status Loss::CheckTarget(const std::vector<int64_t>& output, const HostTensor& target) const {
-  const auto is_known = [](const std::vector<int64_t>& shape) {
-    return std::ranges::all_of(shape, [](int64_t dim) { return dim >= 0; });
-  };
-  if (kind_ == LossKind::kModule || kind_ == LossKind::kModel || !is_known(output) ||
-      !is_known(target.shape) || (HoldsClasses(kind_, target) && output.size() < 2)) {
+  const auto is_known = [](int64_t dim) { return dim >= 0; };
+  BRAID_RETURN_IF_ERROR(CheckOutput(output, 1));
+  BRAID_RETURN_IF_ERROR(CheckWeights(output));
+  if (kind_ == LossKind::kModule || kind_ == LossKind::kModel ||
+      !std::all_of(output.begin() + 1, output.end(), is_known) ||
+      !std::ranges::all_of(target.shape, is_known)) {
     return absl::OkStatus();
   }
-  return CheckTargetForm(kind_, spec_, type_, at::empty(output), target);
+  return CheckTargetForm(kind_, spec_, type_, output, target);
 }
 
 absl::StatusOr<at::Tensor> Loss::Compute(const at::Tensor& output, const TargetRows& rows) const {
-  BRAID_RETURN_IF_ERROR(CheckOutput(output, rows.rows));
+  const std::vector<int64_t> shape = output.sizes().vec();
+  BRAID_RETURN_IF_ERROR(CheckOutput(shape, rows.rows));
   const at::Tensor prediction = output.to(ToScalarType(type_));
   if (kind_ == LossKind::kModel) {
     return OfModel(prediction);
@@ -144,8 +145,8 @@ absl::StatusOr<at::Tensor> Loss::Compute(const at::Tensor& output, const TargetR
                             view.to(output.device(), view.scalar_type(), /*non_blocking=*/false,
                                     /*copy=*/true));
   }
-  BRAID_RETURN_IF_ERROR(CheckTargetForm(kind_, spec_, type_, output, *rows.target));
-  BRAID_RETURN_IF_ERROR(CheckWeights(output));
+  BRAID_RETURN_IF_ERROR(CheckTargetForm(kind_, spec_, type_, shape, *rows.target));
+  BRAID_RETURN_IF_ERROR(CheckWeights(shape));
   if (HoldsClasses(kind_, *rows.target)) {
     BRAID_RETURN_IF_ERROR(CheckClasses(spec_, output.size(1), rows));
   } else {
@@ -164,37 +165,40 @@ absl::Status Loss::CheckAddsUp(const at::Tensor& output, const HostTensor& targe
              : module_->Prove(output.detach().to(ToScalarType(type_)), targets, spec_.reduction);
 }
 
-absl::Status Loss::CheckOutput(const at::Tensor& output, int64_t rows) const {
+absl::Status Loss::CheckOutput(const std::vector<int64_t>& output, int64_t rows) const {
   absl::string_view expected;
   if (kind_ == LossKind::kModel) {
-    if (output.dim() > 1 || output.numel() == 0) {
+    if (output.size() > 1 || (output.size() == 1 && output[0] == 0)) {
       expected = "the loss itself, 0-dim or one value per row";
     }
-  } else if (NeedsClasses(kind_) && output.dim() < 2) {
+  } else if (NeedsClasses(kind_) && output.size() < 2) {
     expected = "[rows, classes, ...]";
-  } else if (output.dim() < 1 || output.size(0) != rows) {
+  } else if (output.empty() || (output[0] >= 0 && output[0] != rows)) {
     expected = "as many rows as the target";
   }
   if (expected.empty()) {
     return absl::OkStatus();
   }
   return InvalidField(field_ + ".output",
-                      absl::StrCat("output '", spec_.output, "' has shape ",
-                                   ShapeString(output.sizes().vec()), "; expected ", expected));
+                      absl::StrCat("output '", spec_.output, "' has shape ", ShapeString(output),
+                                   "; expected ", expected));
 }
 
-absl::Status Loss::CheckWeights(const at::Tensor& output) const {
+absl::Status Loss::CheckWeights(const std::vector<int64_t>& output) const {
+  const auto differ = [](size_t weights, int64_t dim) {
+    return dim >= 0 && static_cast<int64_t>(weights) != dim;
+  };
   if (NeedsClasses(kind_) && !spec_.class_weights.empty() &&
-      static_cast<int64_t>(spec_.class_weights.size()) != output.size(1)) {
+      differ(spec_.class_weights.size(), output[1])) {
     return InvalidField(field_ + ".class_weights",
                         absl::StrCat("holds ", spec_.class_weights.size(), "; output '",
-                                     spec_.output, "' has ", output.size(1), " classes"));
+                                     spec_.output, "' has ", output[1], " classes"));
   }
   const size_t positive = spec_.pos_weight.size();
-  if (positive > 1 && (output.dim() < 2 || static_cast<int64_t>(positive) != output.size(-1))) {
+  if (positive > 1 && (output.size() < 2 || differ(positive, output.back()))) {
     return InvalidField(field_ + ".pos_weight",
                         absl::StrCat("holds ", positive, "; output '", spec_.output, "' has shape ",
-                                     ShapeString(output.sizes().vec()),
+                                     ShapeString(output),
                                      ": expected 1, or one for each entry of the last dimension"));
   }
   return absl::OkStatus();

@@ -45,8 +45,8 @@ class Loss {
   // time. Other errors: Compute().
   absl::Status CheckAddsUp(const at::Tensor& output, const HostTensor& target) const;
 
-  // Checks datatype and shape of one row of a target, [1, …], against one row of the output, [1,
-  // …]; -1: unknown. `target` needs no data. A module may take any target. Errors as Compute().
+  // Checks datatype and shape of one row of a target, [1, …], against the output, [-1, …]; -1:
+  // unknown. `target` needs no data. A module may take any target. Errors as Compute().
   absl::Status CheckTarget(const std::vector<int64_t>& output, const HostTensor& target) const;
 
   LossKind kind() const { return kind_; }
@@ -60,9 +60,10 @@ class Loss {
       : spec_(std::move(spec)), kind_(kind), field_(std::move(field)) {}
 
   absl::Status TakeOutput(const ModelConfig& config);
-  // Checks that the loss can take `output`.
-  absl::Status CheckOutput(const at::Tensor& output, int64_t rows) const;
-  absl::Status CheckWeights(const at::Tensor& output) const;
+  // Checks that the loss can take an output of this shape; -1: unknown.
+  absl::Status CheckOutput(const std::vector<int64_t>& output, int64_t rows) const;
+  // Requires a shape that passed CheckOutput().
+  absl::Status CheckWeights(const std::vector<int64_t>& output) const;
   at::Tensor Evaluate(const at::Tensor& output, const at::Tensor& target, Staging* staging) const;
   at::Tensor OfModel(const at::Tensor& output) const;
 

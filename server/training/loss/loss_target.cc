@@ -45,9 +45,16 @@ bool HoldsClasses(LossKind kind, const HostTensor& target) {
 }
 
 absl::Status CheckTargetForm(LossKind kind, const LossSpec& spec, DataType type,
-                             const at::Tensor& output, const HostTensor& target) {
+                             const std::vector<int64_t>& output, const HostTensor& target) {
+  if (output.empty() || (TakesClasses(kind) && output.size() < 2)) {
+    return InvalidField(
+        target.name,
+        absl::StrCat("output '", spec.output, "' has shape ", ShapeString(output), ", which ",
+                     spec.name, " does not take (expected ",
+                     TakesClasses(kind) ? "[rows, classes, ...]" : "[rows, ...]", ")"));
+  }
   // The output may have a part of the target's rows.
-  std::vector<int64_t> whole = output.sizes().vec();
+  std::vector<int64_t> whole = output;
   whole.front() = target.rows();
   std::vector<int64_t> classes = whole;
   if (TakesClasses(kind)) {

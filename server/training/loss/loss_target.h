@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
@@ -47,10 +48,11 @@ class ClassIndices {
 // Returns true if a loss of `kind` reads `target` as class indices.
 bool HoldsClasses(LossKind kind, const HostTensor& target);
 
-// Checks that datatype and shape of `target` match `output`, whose datatype is `type` except under
-// autocast. INVALID_ARGUMENT naming targets[i].datatype or .shape.
+// Checks that datatype and shape of `target` match an output of shape `output`, whose datatype is
+// `type` except under autocast. INVALID_ARGUMENT naming targets[i].datatype or .shape, or
+// targets[i] for an output that the loss cannot take.
 absl::Status CheckTargetForm(LossKind kind, const LossSpec& spec, DataType type,
-                             const at::Tensor& output, const HostTensor& target);
+                             const std::vector<int64_t>& output, const HostTensor& target);
 
 // Returns INVALID_ARGUMENT naming targets[i] for an index that is neither in [0, classes) nor
 // `spec.ignore_index`.

@@ -96,6 +96,17 @@ std::vector<at::Tensor> Differentiate(const std::vector<at::Tensor>& values,
 
 }  // namespace
 
+std::vector<int64_t> OutputShape(const ModelConfig& config, size_t index) {
+  const TensorSpec& spec = config.outputs[index];
+  std::vector<int64_t> shape = spec.dims;
+  if (config.has_batch_dim(spec)) {
+    shape.insert(shape.begin(), -1);
+  } else if (!shape.empty()) {
+    shape.front() = -1;
+  }
+  return shape;
+}
+
 absl::StatusOr<std::shared_ptr<const Objective>> Objective::Create(TrainerSpec* spec,
                                                                    const ModelConfig& config) {
   BRAID_RETURN_IF_ERROR(CheckCount(*spec));
@@ -201,13 +212,7 @@ absl::Status Objective::CheckTargets(const std::vector<HostTensor>& targets,
                                      const ModelConfig& config) const {
   BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> picked, PickTargets(targets, 1));
   for (size_t i = 0; i < picked.size(); ++i) {
-    const TensorSpec& spec = config.outputs[losses_[i].output_index()];
-    std::vector<int64_t> output = spec.dims;
-    if (config.has_batch_dim(spec)) {
-      output.insert(output.begin(), 1);
-    } else if (!output.empty()) {
-      output.front() = 1;
-    }
+    const std::vector<int64_t> output = OutputShape(config, losses_[i].output_index());
     BRAID_RETURN_IF_ERROR(losses_[i].CheckTarget(output, picked[i]));
   }
   return absl::OkStatus();

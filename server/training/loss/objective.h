@@ -42,6 +42,9 @@ struct GradientRequest {
   double scale = 1;
 };
 
+// Returns the shape [-1, …] of a batch of the output; -1: unknown. May have no dimension.
+std::vector<int64_t> OutputShape(const ModelConfig& config, size_t index);
+
 // Shared by a trainer and its evaluations. Immutable, thread-safe.
 class Objective {
  public:

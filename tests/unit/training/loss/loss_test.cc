@@ -9,6 +9,7 @@
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/training/loss/loss_target.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/status_matchers.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -285,6 +286,38 @@ TEST(LossComputeTest, AnOutputThatDoesNotFit) {
   const HostTensor target = Values();
   EXPECT_THAT(Make({.name = "mse"}).Compute(Output().sum(), All(target)),
               RefusesField("losses[0].output", HasSubstr("has shape []")));
+}
+
+TEST(LossCheckTargetTest, AnOutputWithoutClasses) {
+  const HostTensor values = MakeHost<double>("targets[0]", {1}, {1});
+  for (const char* name : {"cross_entropy", "nll"}) {
+    for (const HostTensor& target : {values, Classes({0})}) {
+      EXPECT_THAT(Make({.name = name}).CheckTarget({-1}, target),
+                  RefusesField("losses[0].output", HasSubstr("has shape [-1]; expected [rows, ")));
+    }
+  }
+  EXPECT_THAT(Make({.name = "mse"}).CheckTarget({}, values),
+              RefusesField("losses[0].output", HasSubstr("has shape []")));
+  EXPECT_THAT(Make({.name = "mse"}).CheckTarget({-1}, values), IsOk());
+}
+
+TEST(LossCheckTargetTest, SizesThatAreNotKnownMayFit) {
+  EXPECT_THAT(
+      Make({.name = "cross_entropy", .class_weights = {1, 2}}).CheckTarget({-1, -1}, Classes({0})),
+      IsOk());
+  EXPECT_THAT(
+      Make({.name = "cross_entropy", .class_weights = {1, 2}}).CheckTarget({-1, 3}, Classes({0})),
+      RefusesField("losses[0].class_weights", HasSubstr("has 3 classes")));
+  EXPECT_THAT(Make({.name = "mse"}).CheckTarget({-1, 3}, Classes({0})),
+              RefusesField("targets[1].datatype", HasSubstr("expected FP64 [1, 3]")));
+}
+
+TEST(CheckTargetFormTest, AnOutputWithoutClasses) {
+  const LossSpec spec = {.name = "cross_entropy", .output = "logits", .ignore_index = -100};
+  EXPECT_THAT(CheckTargetForm(LossKind::kCrossEntropy, spec, DataType::kFp64, {4}, Classes({0})),
+              RefusesField("targets[1]", HasSubstr("'logits' has shape [4]")));
+  EXPECT_THAT(CheckTargetForm(LossKind::kMse, spec, DataType::kFp64, {}, Classes({0})),
+              RefusesField("targets[1]", HasSubstr("'logits' has shape []")));
 }
 
 TEST(LossComputeTest, WeightsAreOneAClassOrOneAnEntry) {

@@ -171,6 +171,16 @@ int64_t DatasetBatches::DatasetRow(int64_t batch, int64_t row) const {
   return dataset_row;
 }
 
+absl::Status DatasetBatches::CheckSplit(const RowSplit& split, double share, int64_t rows) {
+  if (split.validation_rows() > 0 && split.training_rows() > 0) {
+    return absl::OkStatus();
+  }
+  return InvalidField(kSplitField,
+                      absl::StrCat(share, " of ", rows, " rows leaves no rows for ",
+                                   split.training_rows() == 0 ? "training (expected less)"
+                                                              : "validation (expected more)"));
+}
+
 absl::Status DatasetBatches::CheckWeights(const std::vector<Column>& columns,
                                           const std::string& column) {
   const absl::StatusOr<RowType> row = TensorRowType(columns, {"weight", {column}});
@@ -189,13 +199,7 @@ absl::StatusOr<RowOrder::Options> DatasetBatches::MakeOrder(JobContext* context,
                           .validation = options_.evaluation};
   if (options_.validation_split > 0) {
     order.split.emplace(rows, options_.validation_split, options_.seed);
-    if (order.split->validation_rows() == 0 || order.split->training_rows() == 0) {
-      return InvalidField(
-          kSplitField,
-          absl::StrCat(options_.validation_split, " of ", rows, " rows leaves no rows for ",
-                       order.split->training_rows() == 0 ? "training (expected less)"
-                                                         : "validation (expected more)"));
-    }
+    BRAID_RETURN_IF_ERROR(CheckSplit(*order.split, options_.validation_split, rows));
   }
   if (!options_.weight_column.empty() && !options_.evaluation) {
     BRAID_RETURN_IF_ERROR(CheckWeights(source->columns(), options_.weight_column));

@@ -53,6 +53,8 @@ class DatasetBatches final : public BatchSource {
   // field of data that cannot be used; RESOURCE_EXHAUSTED if the packed rows exceed the cache.
   absl::StatusOr<int64_t> Rows(JobContext* context, std::string* identity) override;
   absl::StatusOr<std::unique_ptr<BatchStream>> Open(int64_t first) override;
+  // Checks that both parts of the split have rows. The error names spec.train.validation_split.
+  static absl::Status CheckSplit(const RowSplit& split, double share, int64_t rows);
   // Checks that the column of sample weights has numbers. The error names spec.train.weight_column.
   static absl::Status CheckWeights(const std::vector<Column>& columns, const std::string& column);
   int64_t DatasetRow(int64_t batch, int64_t row) const override;

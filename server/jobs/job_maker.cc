@@ -1,5 +1,6 @@
 #include "server/jobs/job_maker.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <variant>
@@ -106,12 +107,15 @@ absl::Status CheckTrainingInputs(const TrainingJobSpec& spec, const Dataset& dat
 absl::StatusOr<JobProgress> Totals(const TrainingJobSpec& spec, std::optional<int64_t> rows) {
   JobProgress totals;
   if (!rows) {
+    totals.total_steps = spec.plan.steps;
     return totals;
   }
-  const int64_t used =
-      spec.validation_split > 0
-          ? RowSplit(*rows, spec.validation_split, spec.trainer.seed).training_rows()
-          : *rows;
+  int64_t used = *rows;
+  if (spec.validation_split > 0) {
+    const RowSplit split(*rows, spec.validation_split, spec.trainer.seed);
+    BRAID_RETURN_IF_ERROR(DatasetBatches::CheckSplit(split, spec.validation_split, *rows));
+    used = split.training_rows();
+  }
   const int64_t per_epoch =
       BatchLoader::BatchesPerEpoch(used, spec.plan.batch_size, spec.plan.drop_last);
   if (per_epoch == 0) {
@@ -121,6 +125,18 @@ absl::StatusOr<JobProgress> Totals(const TrainingJobSpec& spec, std::optional<in
   totals.epochs = (totals.total_steps + per_epoch - 1) / per_epoch;
   totals.total_rows = RowsInSteps(totals.total_steps, used, spec.plan);
   return totals;
+}
+
+// Checks that a one-cycle schedule does not end before the job. `total_steps`: 0: unknown.
+absl::Status CheckCycle(const ScheduleSpec& schedule, int64_t total_steps) {
+  const auto* const cycle = std::get_if<OneCycleScheduleSpec>(&schedule.kind);
+  if (cycle == nullptr || cycle->total_steps == 0 || cycle->total_steps >= total_steps) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      "schedule.one_cycle.total_steps",
+      absl::StrCat(cycle->total_steps, " is less than the ", total_steps,
+                   " steps of the job (expected at least ", total_steps, ", or none)"));
 }
 
 }  // namespace
@@ -155,8 +171,12 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
       services_.publisher->FindConfig(spec.trainer.model, spec.trainer.base_version));
   BRAID_ASSIGN_OR_RETURN(const Dataset data, OpenDataset(TrainingData(spec), services_.data));
   BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, data, config));
+  BRAID_ASSIGN_OR_RETURN(const JobProgress totals, Totals(spec, data.source->KnownRows()));
+  BRAID_RETURN_IF_ERROR(CheckCycle(spec.trainer.schedule, totals.total_steps));
+  const TrainerSpec trainer =
+      WithTotalSteps(spec.trainer, std::max<int64_t>(totals.total_steps, 1));
   BRAID_RETURN_IF_ERROR(
-      QualifyTargets(services_.trainers->Check(spec.trainer, UseOf(spec, data.targets))));
+      QualifyTargets(services_.trainers->Check(trainer, UseOf(spec, data.targets))));
   if (!spec.weight_column.empty()) {
     BRAID_RETURN_IF_ERROR(DatasetBatches::CheckWeights(data.source->columns(), spec.weight_column));
   }
@@ -165,7 +185,7 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
                            OpenDataset(EvaluationData(spec), services_.data));
     BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, evaluation, config));
   }
-  return Totals(spec, data.source->KnownRows());
+  return totals;
 }
 
 absl::StatusOr<JobProgress> JobMaker::CheckInference(const InferenceJobSpec& spec) const {

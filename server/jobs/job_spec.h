@@ -33,7 +33,8 @@ struct JobEvaluation {
 
 struct TrainingJobSpec {
   TrainerSpec trainer;
-  std::string trainer_request;  // what the trainer registry stores of `trainer`
+  // Returns what the trainer registry stores of WithTotalSteps(trainer, total_steps).
+  std::function<std::string(int64_t total_steps)> trainer_request;
   JobData data;
   TrainingPlan plan;
   bool shuffle = true;

@@ -1,6 +1,7 @@
 #include "server/jobs/registry_trainer.h"
 
 #include <optional>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
@@ -25,8 +26,17 @@ std::string JobTrainerName(absl::string_view job_id) {
   return absl::StrCat(kJobTrainerPrefix, job_id);
 }
 
-absl::StatusOr<JobTrainer::Position> RegistryTrainer::Open(const std::string& best) {
-  BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, FindOrCreate());
+TrainerSpec WithTotalSteps(TrainerSpec spec, int64_t total_steps) {
+  auto* const cycle = std::get_if<OneCycleScheduleSpec>(&spec.schedule.kind);
+  if (cycle != nullptr && cycle->total_steps == 0) {
+    cycle->total_steps = total_steps;
+  }
+  return spec;
+}
+
+absl::StatusOr<JobTrainer::Position> RegistryTrainer::Open(const std::string& best,
+                                                           int64_t total_steps) {
+  BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, FindOrCreate(total_steps));
   if (!best.empty()) {
     BRAID_RETURN_IF_ERROR(trainers_->KeepCheckpoint(spec_.name, best));
   }
@@ -42,9 +52,10 @@ absl::StatusOr<JobTrainer::Position> RegistryTrainer::Open(const std::string& be
   return position;
 }
 
-absl::StatusOr<TrainerInfo> RegistryTrainer::FindOrCreate() {
+absl::StatusOr<TrainerInfo> RegistryTrainer::FindOrCreate(int64_t total_steps) {
   BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CreatedTrainer>>([&](auto done) {
-                          trainers_->Create(spec_, request_, done);
+                          trainers_->Create(WithTotalSteps(spec_, total_steps),
+                                            request_(total_steps), done);
                         }).status());
   return WaitFor<absl::StatusOr<TrainerInfo>>(
       [&](auto done) { trainers_->GetSettled(spec_.name, done); });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,11 +20,15 @@ namespace braid {
 
 std::string JobTrainerName(absl::string_view job_id);
 
+// Gives a one-cycle schedule without a number of steps the job's.
+TrainerSpec WithTotalSteps(TrainerSpec spec, int64_t total_steps);
+
 class RegistryTrainer final : public JobTrainer {
  public:
-  // `trainers` outlives the object. `request`: what the registry stores of `spec`. `metrics`, `k`:
-  // of evaluations.
-  RegistryTrainer(TrainerRegistry* trainers, TrainerSpec spec, std::string request,
+  // `trainers` outlives the object. `request`: TrainingJobSpec::trainer_request. `metrics`, `k`: of
+  // evaluations.
+  RegistryTrainer(TrainerRegistry* trainers, TrainerSpec spec,
+                  std::function<std::string(int64_t total_steps)> request,
                   std::vector<std::string> metrics, int64_t k)
       : trainers_(trainers),
         spec_(std::move(spec)),
@@ -33,7 +38,7 @@ class RegistryTrainer final : public JobTrainer {
     spec_.exist_ok = true;  // continues after a restart
   }
 
-  absl::StatusOr<Position> Open(const std::string& best) override;
+  absl::StatusOr<Position> Open(const std::string& best, int64_t total_steps) override;
   void Step(int64_t sequence, TrainingBatch batch, OperationDone done) override;
   absl::StatusOr<EvaluationResult> Evaluate(BatchStream* batches) override;
   absl::Status SaveCheckpoint() override;
@@ -43,14 +48,14 @@ class RegistryTrainer final : public JobTrainer {
   void Release() override;
 
  private:
-  absl::StatusOr<TrainerInfo> FindOrCreate();
+  absl::StatusOr<TrainerInfo> FindOrCreate(int64_t total_steps);
   absl::StatusOr<CheckpointInfo> Save();
   absl::Status Restore(const std::string& checkpoint);
   absl::StatusOr<OperationResult> Run(Operation operation);
 
   TrainerRegistry* const trainers_;
   TrainerSpec spec_;
-  const std::string request_;
+  const std::function<std::string(int64_t total_steps)> request_;
   const std::vector<std::string> metrics_;
   const int64_t k_;
 };

@@ -103,11 +103,11 @@ absl::StatusOr<JobResult> TrainingJob::Run(JobContext* context) {
   if (!memory_.trained) {
     BRAID_RETURN_IF_ERROR(CountSteps(context));
     BRAID_ASSIGN_OR_RETURN(const JobTrainer::Position position,
-                           trainer_->Open(memory_.best_checkpoint));
+                           trainer_->Open(memory_.best_checkpoint, total_steps_));
     BRAID_RETURN_IF_ERROR(Train(context, position));
     BRAID_RETURN_IF_ERROR(FinishTraining(context));
   } else if (MustPublish()) {
-    BRAID_RETURN_IF_ERROR(trainer_->Open(memory_.best_checkpoint).status());
+    BRAID_RETURN_IF_ERROR(trainer_->Open(memory_.best_checkpoint, memory_.step).status());
   }
   if (MustPublish()) {
     BRAID_RETURN_IF_ERROR(Publish(context));

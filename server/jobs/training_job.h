@@ -69,7 +69,8 @@ class JobTrainer {
 
   // Makes the trainer ready: continues with the one in memory, restores it from its newest
   // checkpoint, or creates it. `best`: result of the last KeepBest(), which must stay; empty: none.
-  virtual absl::StatusOr<Position> Open(const std::string& best) = 0;
+  // `total_steps`: of the job, for a schedule that needs them.
+  virtual absl::StatusOr<Position> Open(const std::string& best, int64_t total_steps) = 0;
   // Queues a training step as operation `sequence`. Calls `done` once; steps end in their order,
   // and after one that fails, later ones fail as well.
   virtual void Step(int64_t sequence, TrainingBatch batch, OperationDone done) = 0;

@@ -18,7 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
-from e2e.support import durable, job_kills, jobs, training, training_models
+from e2e.support import durable, job_kills, jobs, models, training, training_models
 from e2e.support.durable import FEATURES
 from e2e.support.jobs import JobServer, tensor_of
 from e2e.support.oracle import Run, assert_equal_runs
@@ -48,6 +48,9 @@ data: {path: test.parquet, inputs: {x: image}}
 output: {path: scores.parquet, keep: [id, label], outputs: {output__0: logits}}
 """
 DATA = {"path": "train.parquet", "inputs": {"x": "image"}, "targets": {"target": "label"}}
+# Of a model whose output has no dimension of classes.
+PRICES = {"path": "long.parquet", "inputs": {"x": "image"},
+          "targets": {"target": {"column": "weight", "dtype": "FP32"}}}  # fmt: skip
 INPUTS = {"path": "test.parquet", "inputs": {"x": "image"}}
 SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}
 # Of the model with dropout and batch norm, whose steps draw random numbers.
@@ -64,6 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
     directory = tmp_path_factory.mktemp("jobs")
     training_models.export_model(directory / "models/fashion", "net", "torchscript")
     durable.export_noisy(directory / "models/noisy")
+    export_price(directory / "models/price")
     with jobs.serving(directory) as server:
         write_tables(server)
         yield server
@@ -79,6 +83,11 @@ def cancel_jobs(request: pytest.FixtureRequest) -> Iterator[None]:
             for info in left:
                 client.jobs.get(info.id).cancel()
             wait_until(lambda: all(client.jobs.get(info.id).info().has_ended for info in left))
+
+
+def export_price(directory: Path) -> None:
+    price = torch.nn.Sequential(torch.nn.Linear(FEATURES, 1), torch.nn.Flatten(0))
+    models.export(directory, price, inputs=[torch.zeros(1, FEATURES)])
 
 
 def write_tables(server: JobServer) -> None:
@@ -180,6 +189,19 @@ def test_evaluates_on_the_rows_of_the_split(server: JobServer, client: braid.Cli
     assert (logits.argmax(1) == y).mean() == pytest.approx(result.metrics["accuracy"])
 
 
+def test_one_cycle_lasts_as_long_as_the_job(client: braid.Client) -> None:
+    job = train(client, steps=5, schedule={"name": "OneCycleLR", "max_lr": 0.1})
+    job.wait(timeout=SECONDS)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5)
+    wanted = []
+    for _ in range(5):
+        wanted.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    np.testing.assert_allclose(job.metrics(["lr"])["lr"].values, wanted, rtol=1e-12)
+
+
 def test_starts_from_a_checkpoint_of_a_job(server: JobServer, client: braid.Client) -> None:
     def weights(**options: Any) -> dict[str, np.ndarray]:
         job = train(client, optimizer={"name": "SGD", "lr": 0.1}, publish="last", **options)
@@ -262,6 +284,22 @@ def data(**changes: Any) -> dict:
     (braid.InvalidArgument, {"tags": ["a"] * 17}, ["spec.tags", "17"]),
     (braid.InvalidArgument, {"optimizer": {"name": "SGD", "lr": -1.0}},
      ["spec.train.optimizer.sgd.lr", "-1"]),
+    (braid.InvalidArgument, {"model": "price", "data": PRICES},
+     ["spec.train.losses[0].output", "'output__0' has shape [-1]", "[rows, classes"]),
+    (braid.InvalidArgument,
+     {"model": "price", "data": PRICES, "loss": "mse",
+      "evaluate": {"path": "long.parquet", "metrics": ["top_k"]}},
+     ["spec.train.evaluation.metrics[0]", "'output__0' has shape [-1]"]),
+    (braid.InvalidArgument, {"schedule": {"name": "StepLR"}},
+     ["spec.train.options.schedule.step.step_size", "missing"]),
+    (braid.InvalidArgument,
+     {"schedule": {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": 3}},
+     ["spec.train.options.schedule.one_cycle.total_steps", "3 is less than the 5 steps"]),
+    (braid.InvalidArgument, {"parameter_groups": [{"pattern": "nomatch", "lr": 1.0}]},
+     ["spec.train.options.parameter_groups[0].pattern", "nomatch"]),
+    (braid.InvalidArgument,
+     {**data(split={"validation": 0.001}), "evaluate": {"metrics": ["accuracy"]}},
+     ["spec.train.validation_split", "no rows for validation"]),
 ])  # fmt: skip
 def test_wrong_jobs_are_rejected_by_field(
     server: JobServer, client: braid.Client, error: type, options: dict, words: list[str]

@@ -151,7 +151,7 @@ absl::Status ReadTrainer(const std::string& id, const braid::v1::TrainingJob& jo
                         absl::StrCat(job.options().idle_timeout_seconds(),
                                      " (expected 0: a job's trainer is freed when the job ends)"));
   }
-  const braid::v1::CreateTrainerRequest request = TrainerRequest(id, job);
+  braid::v1::CreateTrainerRequest request = TrainerRequest(id, job);
   absl::StatusOr<TrainerSpec> trainer = ReadSpec(request);
   if (!trainer.ok()) {
     return PrefixField("spec.train.", QualifyField(trainer.status()));
@@ -165,7 +165,15 @@ absl::Status ReadTrainer(const std::string& id, const braid::v1::TrainingJob& jo
   if (!job.from_checkpoint().empty() && job.from_trainer().empty()) {
     return InvalidField("spec.train.from_checkpoint", "given without from_trainer (expected both)");
   }
-  spec->trainer_request = request.SerializeAsString();
+  spec->trainer_request = [request = std::move(request)](int64_t total_steps) {
+    braid::v1::CreateTrainerRequest stored = request;
+    if (stored.options().schedule().has_one_cycle() &&
+        stored.options().schedule().one_cycle().total_steps() == 0) {
+      stored.mutable_options()->mutable_schedule()->mutable_one_cycle()->set_total_steps(
+          total_steps);
+    }
+    return stored.SerializeAsString();
+  };
   return absl::OkStatus();
 }
 
@@ -349,9 +357,12 @@ absl::StatusOr<JobSpec> ReadJobSpec(const std::string& id, const braid::v1::JobS
 
 absl::Status QualifyJobField(const absl::Status& status) {
   const std::optional<std::string> field = InvalidFieldOf(status);
-  return !field || absl::StartsWith(*field, "spec.")
-             ? status
-             : PrefixField("spec.train.", QualifyField(status));
+  if (!field || absl::StartsWith(*field, "spec.")) {
+    return status;
+  }
+  const std::string first = field->substr(0, field->find_first_of(".["));
+  const bool of_job = braid::v1::TrainingJob::descriptor()->FindFieldByName(first) != nullptr;
+  return PrefixField("spec.train.", of_job ? status : QualifyField(status));
 }
 
 const std::string& ModelOf(const braid::v1::JobSpec& message) {

@@ -15,6 +15,12 @@ absl::Status CheckPositive(absl::string_view field, double value) {
   return CheckRange(field, value, value > 0 && std::isfinite(value), "above 0");
 }
 
+// Checks a number of steps that a message holds as 0 if it is not given.
+absl::Status CheckSteps(const std::string& field, int64_t steps) {
+  return steps == 0 ? InvalidField(field, "missing or 0 (expected at least 1)")
+                    : CheckAtLeast(field, steps, 1);
+}
+
 absl::Status Check(const WarmupSpec& spec) {
   BRAID_RETURN_IF_ERROR(CheckAtLeast("schedule.warmup.steps", spec.steps, 0));
   return CheckRange("schedule.warmup.start_factor", spec.start_factor,
@@ -24,7 +30,7 @@ absl::Status Check(const WarmupSpec& spec) {
 absl::Status Check(std::monostate, const OptimizerSpec&) { return absl::OkStatus(); }
 
 absl::Status Check(const StepScheduleSpec& spec, const OptimizerSpec&) {
-  BRAID_RETURN_IF_ERROR(CheckAtLeast("schedule.step.step_size", spec.step_size, 1));
+  BRAID_RETURN_IF_ERROR(CheckSteps("schedule.step.step_size", spec.step_size));
   return CheckNotNegative("schedule.step.gamma", spec.gamma);
 }
 
@@ -45,7 +51,7 @@ absl::Status Check(const ExponentialScheduleSpec& spec, const OptimizerSpec&) {
 }
 
 absl::Status Check(const CosineScheduleSpec& spec, const OptimizerSpec&) {
-  BRAID_RETURN_IF_ERROR(CheckAtLeast("schedule.cosine.t_max", spec.t_max, 1));
+  BRAID_RETURN_IF_ERROR(CheckSteps("schedule.cosine.t_max", spec.t_max));
   return CheckNotNegative("schedule.cosine.eta_min", spec.eta_min);
 }
 
@@ -65,7 +71,7 @@ absl::Status CheckCycle(const OneCycleScheduleSpec& spec, const OptimizerSpec& o
 absl::Status Check(const OneCycleScheduleSpec& spec, const OptimizerSpec& optimizer) {
   const std::string where = "schedule.one_cycle.";
   BRAID_RETURN_IF_ERROR(CheckPositive(where + "max_lr", spec.max_lr));
-  BRAID_RETURN_IF_ERROR(CheckAtLeast(where + "total_steps", spec.total_steps, 1));
+  BRAID_RETURN_IF_ERROR(CheckSteps(where + "total_steps", spec.total_steps));
   BRAID_RETURN_IF_ERROR(CheckRange(where + "pct_start", spec.pct_start,
                                    spec.pct_start >= 0 && spec.pct_start <= 1, "0 to 1"));
   BRAID_RETURN_IF_ERROR(CheckPositive(where + "div_factor", spec.div_factor));

@@ -51,9 +51,9 @@ void Own(std::vector<HostTensor>* tensors) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
-    const ModelConfig& config, TrainerSpec spec, std::shared_ptr<const Objective> objective,
-    Placement placement) {
+absl::StatusOr<ParameterGroups> DataParallel::GroupsOf(const ModelConfig& config,
+                                                       const TrainerSpec& spec,
+                                                       const Placement& placement) {
   if (!config.batched()) {
     return absl::FailedPreconditionError(
         absl::StrCat("model '", config.name,
@@ -68,8 +68,27 @@ absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
           "' is a number without a default, which training gives no value; give it a default"));
     }
   }
+  std::vector<std::string> names;
+  for (const PlacedStage& placed : placement.stages) {
+    for (const Parameter& parameter : placed.replicas.replica(0).parameters()) {
+      names.push_back(placed.path.empty() ? parameter.name
+                                          : absl::StrCat(placed.path, ".", parameter.name));
+    }
+  }
+  if (names.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model '", config.name, "' has no parameter that requires a gradient"));
+  }
+  return ParameterGroups::Create(spec.groups, names);
+}
+
+absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
+    const ModelConfig& config, TrainerSpec spec, std::shared_ptr<const Objective> objective,
+    Placement placement) {
+  BRAID_ASSIGN_OR_RETURN(ParameterGroups groups, GroupsOf(config, spec, placement));
   std::unique_ptr<DataParallel> trained(
       new DataParallel(config, std::move(spec), std::move(objective), placement));
+  trained->groups_ = std::move(groups);
   BRAID_RETURN_IF_ERROR(trained->Init(std::move(placement)));
   return trained;
 }
@@ -94,23 +113,14 @@ absl::Status DataParallel::Init(Placement placement) {
   const bool nccl = any(Link::kNccl);
   // Replicas that update their own parameters cannot share them.
   const bool share_parameters = !nccl && !any(Link::kCopies) && spec_.sync != SyncMode::kAllReduce;
-  std::vector<std::string> names;
   for (PlacedStage& placed : placement.stages) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
                            Stage::Create(std::move(placed), share_parameters));
-    for (std::string& name : stage->ParameterNames()) {
-      names.push_back(std::move(name));
-    }
     stages_.push_back(std::move(stage));
-  }
-  if (names.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("model '", config_.name, "' has no parameter that requires a gradient"));
   }
   sync_ = SyncChoice(share_parameters ? SyncMode::kReduceBroadcast : spec_.sync,
                      /*measure=*/!nccl);
   holding_.assign(stages_.size(), 0);
-  BRAID_ASSIGN_OR_RETURN(groups_, ParameterGroups::Create(spec_.groups, names));
   size_t first = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
     const std::unique_ptr<Stage>& stage = stages_[s];

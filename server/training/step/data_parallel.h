@@ -34,6 +34,13 @@ namespace braid {
 // parameters, buffers, accumulated gradients and optimizer as they were.
 class DataParallel {
  public:
+  // Returns the groups of the trainable parameters of `placement`, in the order of its stages.
+  // FAILED_PRECONDITION if the model is not batched, has no trainable parameter, or has a number
+  // without a default as input; INVALID_ARGUMENT naming parameter_groups[i].
+  static absl::StatusOr<ParameterGroups> GroupsOf(const ModelConfig& config,
+                                                  const TrainerSpec& spec,
+                                                  const Placement& placement);
+
   // `spec`: with the defaults filled in by Objective, ParameterGroups and Place(). Blocks.
   // FAILED_PRECONDITION if the model is not batched, has no trainable parameter, or has a gradient
   // that is not the sum of the chunks' gradients; INVALID_ARGUMENT naming the wrong field of

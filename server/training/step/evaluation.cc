@@ -77,9 +77,10 @@ absl::Status Evaluation::Add(const std::vector<at::Tensor>& outputs,
   const TargetRows measured{&targets.front(), start, rows};
   bool classes = false;
   bool errors = false;
+  const std::vector<int64_t> shape = output.sizes().vec();
   for (size_t i = 0; i < metrics_.size(); ++i) {
-    BRAID_RETURN_IF_ERROR(CheckRows(i, output, rows));
-    BRAID_RETURN_IF_ERROR(CheckForm(i, output, targets.front()));
+    BRAID_RETURN_IF_ERROR(CheckRows(i, shape, rows));
+    BRAID_RETURN_IF_ERROR(CheckForm(i, shape, targets.front()));
     if (metrics_[i] == Metric::kConfusion) {
       BRAID_RETURN_IF_ERROR(GrowConfusion(i, output.size(1)));
     }
@@ -129,38 +130,60 @@ absl::Status Evaluation::AddChunk(const std::vector<at::Tensor>& outputs, int64_
   return absl::OkStatus();
 }
 
-absl::Status Evaluation::CheckRows(size_t i, const at::Tensor& output, int64_t rows) const {
-  if (output.dim() == 0 || output.size(0) != rows) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        FieldOf(i), ": ", NameOf(metrics_[i]), " is of an output that has a row for ",
-        "each of the inputs' ", rows, "; this one has shape ", ShapeString(output.sizes().vec())));
+absl::Status Evaluation::CheckTargets(const std::vector<HostTensor>& targets,
+                                      const ModelConfig& config) const {
+  if (metrics_.empty()) {
+    return absl::OkStatus();
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> picked, objective_->PickTargets(targets, 1));
+  const std::vector<int64_t> output = OutputShape(config, objective_->measured_output());
+  for (size_t i = 0; i < metrics_.size(); ++i) {
+    BRAID_RETURN_IF_ERROR(CheckRows(i, output, 1));
+    BRAID_RETURN_IF_ERROR(CheckForm(i, output, picked.front()));
   }
   return absl::OkStatus();
 }
 
-absl::Status Evaluation::CheckForm(size_t i, const at::Tensor& output,
+absl::Status Evaluation::CheckRows(size_t i, const std::vector<int64_t>& output,
+                                   int64_t rows) const {
+  if (output.empty() || (output.front() >= 0 && output.front() != rows)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        FieldOf(i), ": ", NameOf(metrics_[i]), " needs an output with a row for each of the ",
+        "inputs' ", rows, ", but ", OutputName(), " has shape ", ShapeString(output)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Evaluation::CheckForm(size_t i, const std::vector<int64_t>& output,
                                    const HostTensor& target) const {
-  std::vector<int64_t> shape = output.sizes().vec();
-  shape.front() = target.rows();
+  std::vector<int64_t> shape = output;
+  shape.front() = output.front() < 0 ? -1 : target.rows();
   bool fits = IsFloatingPoint(target.type);
   absl::string_view expected = "numbers";
   if (metrics_[i] != Metric::kMse && metrics_[i] != Metric::kMae) {
-    if (output.dim() < 2) {
-      return absl::FailedPreconditionError(absl::StrCat(FieldOf(i), ": ", NameOf(metrics_[i]),
-                                                        " is of an output [rows, classes]; ",
-                                                        "this one has shape ", ShapeString(shape)));
+    if (output.size() < 2) {
+      return InvalidField(
+          FieldOf(i),
+          absl::StrCat(NameOf(metrics_[i]), " needs an output of shape [rows, classes], but ",
+                       OutputName(), " has shape ", ShapeString(shape)));
     }
     shape.erase(shape.begin() + 1);
     fits = target.type == DataType::kInt64;
     expected = "class indices, INT64";
   }
-  if (fits && target.shape == shape) {
+  const auto may_equal = [](int64_t a, int64_t b) { return a == b || a < 0 || b < 0; };
+  if (fits && std::ranges::equal(target.shape, shape, may_equal)) {
     return absl::OkStatus();
   }
   return InvalidField(
       FieldOf(i), absl::StrCat(NameOf(metrics_[i]), " is measured by ", expected, " ",
                                ShapeString(shape), "; target '", objective_->measured().target,
                                "' is ", DataTypeName(target.type), " ", ShapeString(target.shape)));
+}
+
+std::string Evaluation::OutputName() const {
+  const std::string& name = objective_->measured().output;
+  return name.empty() ? "the first output" : absl::StrCat("'", name, "'");
 }
 
 absl::Status Evaluation::GrowConfusion(size_t i, int64_t classes) {

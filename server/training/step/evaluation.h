@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/base/host_tensor.h"
+#include "server/models/model_config.h"
 #include "server/training/loss/objective.h"
 #include "server/training/trainer/evaluation_result.h"
 
@@ -25,6 +26,11 @@ class Evaluation {
   // does.
   static absl::StatusOr<Evaluation> Create(const std::vector<std::string>& metrics, int64_t k,
                                            std::shared_ptr<const Objective> objective);
+
+  // Checks that the metrics match the model's outputs and the targets of one row each, [1, …],
+  // which need no data. Errors as Objective::PickTargets() and Add().
+  absl::Status CheckTargets(const std::vector<HostTensor>& targets,
+                            const ModelConfig& config) const;
 
   // Adds rows [start, start + rows) of a batch. `outputs`: of these rows, on the device of the
   // calling worker. `targets`: of the whole batch, from Objective::PickTargets(). Errors: those of
@@ -60,9 +66,12 @@ class Evaluation {
 
   absl::Status AddLosses(const std::vector<at::Tensor>& outputs,
                          const std::vector<HostTensor>& targets, int64_t start, int64_t rows);
-  // Checks the rows of `output`, which losses check too if there are any.
-  absl::Status CheckRows(size_t i, const at::Tensor& output, int64_t rows) const;
-  absl::Status CheckForm(size_t i, const at::Tensor& output, const HostTensor& target) const;
+  // Check the shape of the output; -1: unknown. CheckRows(), which losses do too if there are any,
+  // comes first.
+  absl::Status CheckRows(size_t i, const std::vector<int64_t>& output, int64_t rows) const;
+  absl::Status CheckForm(size_t i, const std::vector<int64_t>& output,
+                         const HostTensor& target) const;
+  std::string OutputName() const;
   absl::Status GrowConfusion(size_t i, int64_t classes);
   void AddClasses(const at::Tensor& output, const TargetRows& rows);
   void AddErrors(const at::Tensor& output, const TargetRows& rows);

@@ -121,9 +121,16 @@ absl::Status Trainer::Check(TrainerSpec spec, const BaseModel& base, const Train
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const Objective> objective,
                          Objective::Create(&spec, base.config));
   BRAID_RETURN_IF_ERROR(objective->CheckTargets(use.targets, base.config));
-  BRAID_RETURN_IF_ERROR(
-      PrefixField("evaluation.", Evaluation::Create(use.metrics, use.top_k, objective).status()));
-  return Place(base.replicas, &spec).status();
+  const auto check_evaluation = [&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                           Evaluation::Create(use.metrics, use.top_k, objective));
+    return evaluation.CheckTargets(use.targets, base.config);
+  };
+  BRAID_RETURN_IF_ERROR(PrefixField("evaluation.", check_evaluation()));
+  BRAID_ASSIGN_OR_RETURN(const Placement placement, Place(base.replicas, &spec));
+  BRAID_ASSIGN_OR_RETURN(const ParameterGroups groups,
+                         DataParallel::GroupsOf(base.config, spec, placement));
+  return Schedule::Create(spec.schedule, spec.optimizer, groups).status();
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::string id,

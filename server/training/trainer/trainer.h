@@ -55,8 +55,9 @@ class Trainer {
                                                          const BaseModel& base,
                                                          std::unique_ptr<CheckpointStore> store,
                                                          const TrainerServices& services);
-  // Checks what Create() checks before it copies replicas, and `use`. INVALID_ARGUMENT as there,
-  // and as Objective::CheckTargets(); naming evaluation.metrics[i] or evaluation.k.
+  // Checks what Create() checks, as far as that takes no memory for gradients and optimizer, and
+  // `use`. Errors as there, and as Objective::CheckTargets(); naming evaluation.metrics[i] or
+  // evaluation.k. Blocks while the workers copy the replicas.
   static absl::Status Check(TrainerSpec spec, const BaseModel& base, const TrainerUse& use);
   // Waits for the running operation and for checkpoints that are being written. Operations in the
   // queue end with NOT_FOUND.

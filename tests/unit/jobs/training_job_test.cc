@@ -92,7 +92,7 @@ class FakeTrainer final : public JobTrainer {
  public:
   explicit FakeTrainer(FakeDisk* disk) : disk_(disk) {}
 
-  absl::StatusOr<Position> Open(const std::string& best) override {
+  absl::StatusOr<Position> Open(const std::string& best, int64_t /*total_steps*/) override {
     kept = best;
     weights_ = disk_->checkpoint.value_or(std::vector<double>());
     Position position;

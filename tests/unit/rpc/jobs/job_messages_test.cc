@@ -81,6 +81,23 @@ TEST(JobMessagesTest, ATrainingJobWritesACheckpointEveryMinuteUnlessItsPolicySay
   EXPECT_EQ(policy.every, absl::ZeroDuration());
 }
 
+TEST(JobMessagesTest, StoresTheLengthOfAOneCycleScheduleThatHasNone) {
+  const auto stored_steps = [](int64_t given) {
+    braid::v1::JobSpec message = Training();
+    message.mutable_train()
+        ->mutable_options()
+        ->mutable_schedule()
+        ->mutable_one_cycle()
+        ->set_total_steps(given);
+    braid::v1::CreateTrainerRequest stored;
+    EXPECT_TRUE(stored.ParseFromString(
+        std::get<TrainingJobSpec>(*ReadJobSpec("a", message)).trainer_request(120)));
+    return stored.options().schedule().one_cycle().total_steps();
+  };
+  EXPECT_EQ(stored_steps(0), 120);
+  EXPECT_EQ(stored_steps(50), 50);
+}
+
 TEST(JobMessagesTest, ReadsAnInferenceJob) {
   const auto spec = ReadJobSpec("a", Inference());
   ASSERT_THAT(spec, IsOk());
@@ -211,6 +228,8 @@ TEST(JobMessagesTest, ErrorsOfTheEngineNameFieldsOfTheRequest) {
               RefusesField("spec.train.losses[0].name", HasSubstr("unknown")));
   EXPECT_THAT(QualifyJobField(InvalidField("micro_batch", "-1")),
               RefusesField("spec.train.options.micro_batch", HasSubstr("-1")));
+  EXPECT_THAT(QualifyJobField(InvalidField("evaluation.metrics[0]", "unknown")),
+              RefusesField("spec.train.evaluation.metrics[0]", HasSubstr("unknown")));
   EXPECT_THAT(QualifyJobField(InvalidField("spec.infer.data.path", "no file")),
               RefusesField("spec.infer.data.path", HasSubstr("no file")));
 }

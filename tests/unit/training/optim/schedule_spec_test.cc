@@ -35,7 +35,7 @@ TEST(CheckScheduleTest, DefaultsAndLimitsAreFine) {
 
 TEST(CheckScheduleTest, StepsFieldsOutOfRange) {
   EXPECT_THAT(Check(StepScheduleSpec{.step_size = 0}),
-              RefusesField("schedule.step.step_size", HasSubstr("0 is out of range")));
+              RefusesField("schedule.step.step_size", HasSubstr("missing or 0")));
   EXPECT_THAT(Check(StepScheduleSpec{.gamma = -1}),
               RefusesField("schedule.step.gamma", HasSubstr("at least 0")));
 }

@@ -184,7 +184,7 @@ TEST(EvaluationTest, AMetricIsOfAnOutputWithARowForEachOfTheBatch) {
                                Evaluation::Create({"mse"}, 5, Make({}, LossMode::kClient)));
     const HostTensor target = MakeHost<double>("targets[0]", {4}, {0, 4, -1, 2});
     EXPECT_THAT(evaluation.Add(Outputs(output), {target}, 0, 4),
-                StatusIs(kFailed, HasSubstr("metrics[0]: mse is of an output that has a row")));
+                StatusIs(kFailed, HasSubstr("metrics[0]: mse needs an output with a row")));
   }
 }
 
@@ -208,7 +208,22 @@ TEST(EvaluationTest, AMetricThatDoesNotGoWithTheTarget) {
   EXPECT_THAT(
       Of({"confusion"}, {{.name = "mse", .output = "score"}})
           .Add({{}, at::zeros({3}, at::kDouble)}, {numbers}, 0, 3),
-      StatusIs(kFailed, HasSubstr("metrics[0]: confusion is of an output [rows, classes]")));
+      RefusesField("metrics[0]", HasSubstr("confusion needs an output of shape [rows, classes], "
+                                           "but 'score' has shape [3]")));
+}
+
+TEST(EvaluationTest, ChecksMetricsWithoutData) {
+  HostTensor label = Classes({0});
+  label.name = "target";
+  const HostTensor value = MakeHost<double>("target", {1}, {0});
+  EXPECT_THAT(
+      Of({"accuracy", "confusion"}, {{.name = "cross_entropy"}}).CheckTargets({label}, Config()),
+      IsOk());
+  EXPECT_THAT(
+      Of({"mae", "top_k"}, {{.name = "mse", .output = "score"}}).CheckTargets({value}, Config()),
+      RefusesField("metrics[1]", HasSubstr("'score' has shape [-1]")));
+  EXPECT_THAT(Of({"mae"}, {{.name = "cross_entropy"}}).CheckTargets({label}, Config()),
+              RefusesField("metrics[0]", HasSubstr("mae is measured by numbers")));
 }
 
 TEST(EvaluationTest, ConfusionIsOfSoManyClasses) {

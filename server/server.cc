@@ -69,7 +69,8 @@ absl::Status WithFlag(absl::string_view flag, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
 }
 
-absl::Status MakeDataDir(const std::string& path) {
+// Creates the directory of a flag; no-op for an empty path.
+absl::Status MakeDirectoryOf(absl::string_view flag, const std::string& path) {
   if (path.empty()) {
     return absl::OkStatus();
   }
@@ -79,7 +80,7 @@ absl::Status MakeDataDir(const std::string& path) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--data_dir: '", path, "' is not a writable directory"));
+      absl::StrCat(flag, ": '", path, "' is not a writable directory"));
 }
 
 absl::Status CheckProfile(const std::string& path) {
@@ -160,7 +161,8 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(CheckExposure(options_));
     BRAID_RETURN_IF_ERROR(CheckUploads(options_));
     BRAID_RETURN_IF_ERROR(ReadAccessFiles());
-    BRAID_RETURN_IF_ERROR(MakeDataDir(options_.data_dir));
+    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--data_dir", options_.data_dir));
+    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--output_root", options_.output_root));
     BRAID_RETURN_IF_ERROR(CheckProfile(options_.profile));
     LimitTorchLog();
     SetNumerics(options_.tf32, options_.deterministic);

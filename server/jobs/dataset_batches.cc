@@ -136,6 +136,7 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
   }
   BRAID_ASSIGN_OR_RETURN(RowOrder::Options order,
                          MakeOrder(context, dataset.source.get(), (*store)->rows()));
+  packed_identity_ = dataset.source->arrays() == nullptr ? *identity : "";
   store_ = *std::move(store);
   order_ = std::make_shared<const RowOrder>(std::move(order));
   return order_->size();
@@ -160,6 +161,14 @@ absl::StatusOr<std::unique_ptr<BatchStream>> DatasetBatches::Open(int64_t first)
     return InField(options_.data.path_field, batches.status());
   }
   return std::make_unique<LoaderStream>(*std::move(batches), options_.data);
+}
+
+absl::Status DatasetBatches::CheckUnchanged() {
+  if (packed_identity_.empty()) {
+    return absl::OkStatus();
+  }
+  BRAID_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options_.data, directories_));
+  return CheckSameData(options_.data, *dataset.source, &packed_identity_);
 }
 
 int64_t DatasetBatches::DatasetRow(int64_t batch, int64_t row) const {

@@ -53,6 +53,7 @@ class DatasetBatches final : public BatchSource {
   // field of data that cannot be used; RESOURCE_EXHAUSTED if the packed rows exceed the cache.
   absl::StatusOr<int64_t> Rows(JobContext* context, std::string* identity) override;
   absl::StatusOr<std::unique_ptr<BatchStream>> Open(int64_t first) override;
+  absl::Status CheckUnchanged() override;
   // Checks that both parts of the split have rows. The error names spec.train.validation_split.
   static absl::Status CheckSplit(const RowSplit& split, double share, int64_t rows);
   // Checks that the column of sample weights has numbers. The error names spec.train.weight_column.
@@ -67,6 +68,8 @@ class DatasetBatches final : public BatchSource {
   const DataDirectories directories_;
   RowCache* const cache_;
 
+  // Set by Rows().
+  std::string packed_identity_;  // empty: arrays, whose reads check the files
   // Null before Rows().
   std::shared_ptr<const RowStore> store_;
   std::shared_ptr<const RowOrder> order_;

@@ -177,6 +177,7 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
     if (step == total_steps_) {
       return absl::OkStatus();
     }
+    BRAID_RETURN_IF_ERROR(CheckData());
     BRAID_ASSIGN_OR_RETURN(std::optional<TrainingBatch> batch, batches->Next());
     if (!batch.has_value()) {
       return absl::InternalError(
@@ -217,6 +218,23 @@ absl::Status TrainingJob::Collect(JobContext* context, Steps* steps) {
     return Save(context);
   }
   context->Report(progress_);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingJob::CheckData() {
+  // Checks take at most 1 % of the time, because a folder may have many files.
+  constexpr absl::Duration kMinInterval = absl::Seconds(1);
+  constexpr int64_t kPauses = 100;
+  const absl::Time start = absl::Now();
+  if (start < next_check_) {
+    return absl::OkStatus();
+  }
+  BRAID_RETURN_IF_ERROR(data_->CheckUnchanged());
+  if (evaluation_ != nullptr) {
+    BRAID_RETURN_IF_ERROR(evaluation_->CheckUnchanged());
+  }
+  const absl::Time end = absl::Now();
+  next_check_ = end + std::max(kMinInterval, kPauses * (end - start));
   return absl::OkStatus();
 }
 

@@ -51,6 +51,9 @@ class BatchSource {
   // Starts to read at batch number `first`, counted from 0 over all passes. A source for training
   // has no end; one for evaluation ends after one pass. Valid after Rows().
   virtual absl::StatusOr<std::unique_ptr<BatchStream>> Open(int64_t first) = 0;
+  // Checks that the files are those that Rows() opened, where reading them does not: a table is
+  // read once. Errors as Rows().
+  virtual absl::Status CheckUnchanged() = 0;
   // Returns the row of the dataset that is row `row` of batch number `batch`. Valid after Rows().
   virtual int64_t DatasetRow(int64_t batch, int64_t row) const = 0;
 };
@@ -150,6 +153,8 @@ class TrainingJob final : public Job {
   absl::Status CountSteps(JobContext* context);
   // Trains from the position to the end, with all evaluations.
   absl::Status Train(JobContext* context, const JobTrainer::Position& position);
+  // Checks the data from time to time.
+  absl::Status CheckData();
   // Returns the error of a step with its number, and with the row of the dataset where `error`
   // names a row of the batch.
   absl::Status StepError(int64_t step, const absl::Status& error) const;
@@ -182,6 +187,7 @@ class TrainingJob final : public Job {
   int64_t rows_ = 0;  // of one pass
   int64_t steps_per_epoch_ = 0;
   int64_t total_steps_ = 0;
+  absl::Time next_check_ = absl::InfinitePast();  // of CheckData()
 };
 
 }  // namespace braid

@@ -425,16 +425,26 @@ def test_wrong_values_fail_the_job_by_row(server: JobServer, client: braid.Clien
     assert job.info().result is None
 
 
-def test_data_that_changes_fails_the_job(server: JobServer, client: braid.Client) -> None:
-    folder = server.tables / "changing"
+@pytest.mark.parametrize("kind", ["arrays", "tables"])
+def test_data_that_changes_fails_the_job(
+    server: JobServer, client: braid.Client, kind: str
+) -> None:
+    folder = server.tables / f"changing-{kind}"
     folder.mkdir()
-    random = np.random.default_rng(0)
-    np.save(folder / "image.npy", random.standard_normal((2000, 10)))
-    np.save(folder / "label.npy", random.integers(0, 5, 2000))
-    job = train(client, data={**DATA, "path": "changing"}, steps=10_000_000)
+    if kind == "arrays":
+        random = np.random.default_rng(0)
+        np.save(folder / "image.npy", random.standard_normal((2000, 10)))
+        np.save(folder / "label.npy", random.integers(0, 5, 2000))
+    else:
+        jobs.write_table(folder / "a.parquet", ROWS, np.float64, 10, CLASSES)
+    job = train(client, data={**DATA, "path": folder.name}, steps=10_000_000)
     wait_for_step(job, 1)
-    os.utime(folder / "image.npy", (1, 1))
-    with pytest.raises(braid.JobError, match="image.npy.*changed"):
+    if kind == "arrays":
+        os.utime(folder / "image.npy", (1, 1))
+    else:  # The job has read its table.
+        jobs.write_table(folder / ".b.parquet", ROWS, np.float64, 10, CLASSES)
+        (folder / ".b.parquet").rename(folder / "b.parquet")
+    with pytest.raises(braid.JobError, match="changed"):
         job.wait(timeout=SECONDS)
 
 

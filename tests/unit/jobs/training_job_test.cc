@@ -42,9 +42,11 @@ class FakeBatches final : public BatchSource {
   absl::StatusOr<std::unique_ptr<BatchStream>> Open(int64_t first) override {
     return std::make_unique<Stream>(*this, first);
   }
+  absl::Status CheckUnchanged() override { return changed; }
   int64_t DatasetRow(int64_t batch, int64_t row) const override { return 1000 * batch + row; }
 
-  absl::Status error;  // of Rows()
+  absl::Status error;    // of Rows()
+  absl::Status changed;  // of CheckUnchanged()
   std::string name = "data";
 
  private:
@@ -201,6 +203,7 @@ class TrainingJobTest : public ::testing::Test {
     record.memory = context_.memory;
     auto data = std::make_unique<FakeBatches>(rows_, plan_.batch_size, true, plan_.drop_last);
     data->error = data_error_;
+    data->changed = data_changed_;
     data->name = training_data_;
     auto evaluation = evaluates_ ? std::make_unique<FakeBatches>(7, 4, false) : nullptr;
     if (evaluates_) {
@@ -216,6 +219,7 @@ class TrainingJobTest : public ::testing::Test {
   int64_t rows_ = 10;  // 3 batches
   bool evaluates_ = false;
   absl::Status data_error_;
+  absl::Status data_changed_;
   absl::Status evaluation_error_;
   std::string training_data_ = "a";
   std::string evaluation_data_ = "b";
@@ -291,6 +295,11 @@ TEST_F(TrainingJobTest, FailedStepFailsTheJob) {
                               "step 3: row 1 is not finite (row 1 of the batch is row 2001 of the "
                               "dataset)"));
   EXPECT_EQ(context_.metrics["loss"].size(), 2);
+}
+
+TEST_F(TrainingJobTest, DataThatChangesFailsTheJob) {
+  data_changed_ = absl::FailedPreconditionError("spec.train.data.path: 'a' has changed");
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has changed")));
 }
 
 TEST_F(TrainingJobTest, SkippedStepHasNoLoss) {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "re2/re2.h"
@@ -47,6 +49,37 @@ std::string Text(const MetricValues& metrics) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", name, " ", value);
   }
   return text;
+}
+
+// Returns the bits of the exponent, which are all set in NaN and infinity; 0: not floating-point.
+uint64_t ExponentMask(DataType type) {
+  switch (type) {
+    case DataType::kFp16:
+      return 0x7C00;
+    case DataType::kBf16:
+      return 0x7F80;
+    case DataType::kFp32:
+      return 0x7F800000;
+    case DataType::kFp64:
+      return 0x7FF0000000000000;
+    default:
+      return 0;
+  }
+}
+
+// Returns the first row with an element that is NaN or infinite; nullopt if there is none.
+std::optional<int64_t> FirstRowNotFinite(const HostTensor& tensor) {
+  const uint64_t mask = ExponentMask(tensor.type);
+  const size_t size = DataTypeSize(tensor.type);
+  const auto* const bytes = static_cast<const char*>(tensor.data);
+  for (size_t at = 0; mask != 0 && at < tensor.bytes; at += size) {
+    uint64_t element = 0;  // HostTensor is little-endian, like the machine
+    std::memcpy(&element, bytes + at, size);
+    if ((element & mask) == mask) {
+      return static_cast<int64_t>(at / (tensor.bytes / static_cast<size_t>(tensor.rows())));
+    }
+  }
+  return std::nullopt;
 }
 
 // Batches that end with CANCELLED when the job must stop.
@@ -238,6 +271,25 @@ absl::Status TrainingJob::CheckData() {
   return absl::OkStatus();
 }
 
+std::string TrainingJob::DescribeNotFinite(int64_t step) const {
+  const absl::StatusOr<std::unique_ptr<BatchStream>> batches = data_->Open(step - 1);
+  if (!batches.ok()) {
+    return "";  // the error of the step is reported
+  }
+  const absl::StatusOr<std::optional<TrainingBatch>> batch = (*batches)->Next();
+  if (!batch.ok() || !batch->has_value()) {
+    return "";
+  }
+  for (const HostTensor& input : (*batch)->inputs) {
+    if (const std::optional<int64_t> row = FirstRowNotFinite(input)) {
+      return absl::StrCat(" (input '", input.name, "' holds NaN or infinity in row ", *row,
+                          " of the batch, which is row ", data_->DatasetRow(step - 1, *row),
+                          " of the dataset)");
+    }
+  }
+  return "";
+}
+
 absl::Status TrainingJob::StepError(int64_t step, const absl::Status& error) const {
   std::string text = absl::StrCat("step ", step, ": ", error.message());
   static const LazyRE2 kRow = {R"(\brow (\d+)\b)"};
@@ -245,6 +297,8 @@ absl::Status TrainingJob::StepError(int64_t step, const absl::Status& error) con
   if (RE2::PartialMatch(std::string(error.message()), *kRow, &row) && row < plan_.batch_size) {
     absl::StrAppend(&text, " (row ", row, " of the batch is row ", data_->DatasetRow(step - 1, row),
                     " of the dataset)");
+  } else if (absl::StrContains(error.message(), "is not finite")) {
+    absl::StrAppend(&text, DescribeNotFinite(step));
   }
   return {error.code(), text};
 }

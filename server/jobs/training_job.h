@@ -156,8 +156,10 @@ class TrainingJob final : public Job {
   // Checks the data from time to time.
   absl::Status CheckData();
   // Returns the error of a step with its number, and with the row of the dataset where `error`
-  // names a row of the batch.
+  // names a row of the batch, or where an input that is not finite explains it.
   absl::Status StepError(int64_t step, const absl::Status& error) const;
+  // Returns " (input 'x' …)" for the first input of the step that is not finite; empty if none is.
+  std::string DescribeNotFinite(int64_t step) const;
   // Takes the result of the oldest step.
   absl::Status Collect(JobContext* context, Steps* steps);
   absl::Status Stop(JobContext* context);

@@ -48,8 +48,8 @@ double Total(const std::vector<double>& values) {
 absl::Status NotFiniteError(absl::string_view what) {
   return absl::FailedPreconditionError(
       absl::StrCat(what,
-                   " is not finite: the batch was rejected and nothing has changed; lower the "
-                   "learning rate, clip the gradients, or skip such batches (non_finite)"));
+                   " is not finite: the step was not applied (check the data for NaN, lower the "
+                   "learning rate, clip the gradients, or skip such batches with non_finite)"));
 }
 
 TrainStep::TrainStep(const TrainedModel& model, const Batch& batch, Options options)

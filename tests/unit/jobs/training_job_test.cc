@@ -47,6 +47,7 @@ class FakeBatches final : public BatchSource {
 
   absl::Status error;    // of Rows()
   absl::Status changed;  // of CheckUnchanged()
+  int64_t nan_batch = -1;
   std::string name = "data";
 
  private:
@@ -64,7 +65,8 @@ class FakeBatches final : public BatchSource {
       const int64_t in_epoch = next_ % all;
       TrainingBatch batch;
       batch.rows = in_epoch < full ? source_.batch_size_ : source_.rows_ % source_.batch_size_;
-      batch.inputs = {MakeRows("x", batch.rows, static_cast<double>(next_))};
+      const double value = next_ == source_.nan_batch ? std::nan("") : static_cast<double>(next_);
+      batch.inputs = {MakeRows("x", batch.rows, value)};
       batch.waited = absl::Milliseconds(500);
       ++next_;
       return batch;
@@ -107,7 +109,7 @@ class FakeTrainer final : public JobTrainer {
   void Step(int64_t sequence, TrainingBatch batch, OperationDone done) override {
     failed_ = failed_ || sequence == fail_at;
     if (failed_) {
-      done(absl::FailedPreconditionError("row 1 is not finite"));
+      done(absl::FailedPreconditionError(failure));
       return;
     }
     EXPECT_EQ(sequence, Size(weights_) + 1);
@@ -168,6 +170,7 @@ class FakeTrainer final : public JobTrainer {
   std::string kept;  // argument of Open()
   int64_t checkpoint_every = 0;
   int64_t fail_at = -1;
+  std::string failure = "row 1 is not finite";
   int64_t skip_at = -1;
   absl::Status save_error;
   std::map<int64_t, double> losses;
@@ -204,6 +207,7 @@ class TrainingJobTest : public ::testing::Test {
     auto data = std::make_unique<FakeBatches>(rows_, plan_.batch_size, true, plan_.drop_last);
     data->error = data_error_;
     data->changed = data_changed_;
+    data->nan_batch = nan_batch_;
     data->name = training_data_;
     auto evaluation = evaluates_ ? std::make_unique<FakeBatches>(7, 4, false) : nullptr;
     if (evaluates_) {
@@ -220,6 +224,7 @@ class TrainingJobTest : public ::testing::Test {
   bool evaluates_ = false;
   absl::Status data_error_;
   absl::Status data_changed_;
+  int64_t nan_batch_ = -1;
   absl::Status evaluation_error_;
   std::string training_data_ = "a";
   std::string evaluation_data_ = "b";
@@ -295,6 +300,19 @@ TEST_F(TrainingJobTest, FailedStepFailsTheJob) {
                               "step 3: row 1 is not finite (row 1 of the batch is row 2001 of the "
                               "dataset)"));
   EXPECT_EQ(context_.metrics["loss"].size(), 2);
+}
+
+TEST_F(TrainingJobTest, LossThatIsNotFiniteNamesTheInputThatIsNot) {
+  edit_trainer_ = [](FakeTrainer* trainer) {
+    trainer->fail_at = 3;
+    trainer->failure = "the loss (nan) is not finite";
+  };
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                              "step 3: the loss (nan) is not finite"));
+  nan_batch_ = 2;
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                              "step 3: the loss (nan) is not finite (input 'x' holds NaN or "
+                              "infinity in row 0 of the batch, which is row 2000 of the dataset)"));
 }
 
 TEST_F(TrainingJobTest, DataThatChangesFailsTheJob) {

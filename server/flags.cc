@@ -99,7 +99,7 @@ void AddLogFlags(CLI::App* app, Options* options) {
   app->add_option_function<std::string>("--log_level", parse,
                                         "trace, debug, info, warning, error, critical or off; also "
                                         "per module: server, rpc, models, "
-                                        "training, devices, storage, access (one line per call)")
+                                        "training, devices, storage, jobs, access (one line per call)")
       ->type_name("LEVEL,MODULE=LEVEL")
       ->default_str("info,access=off");
   app->add_option(

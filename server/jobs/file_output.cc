@@ -150,7 +150,7 @@ void FileOutput::Discard() {
   const absl::Status removed =
       DataWriter::RemovePartial(options_.file.path, options_.file.signature);
   if (!removed.ok()) {
-    Log(LogModule::kServer)
+    Log(LogModule::kJobs)
         .warn("cannot remove parts of an output: {}", std::string(removed.message()));
   }
 }

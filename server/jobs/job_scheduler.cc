@@ -95,7 +95,7 @@ absl::Status JobScheduler::Recover() {
       CleanUp(job);
     }
     BRAID_RETURN_IF_ERROR(store_->Move(job.id, move).status());
-    Log(LogModule::kServer)
+    Log(LogModule::kJobs)
         .info("job {}: {} ({})", job.id, std::string(JobStateName(move.to)), move.reason);
   }
   return absl::OkStatus();
@@ -236,7 +236,7 @@ std::shared_ptr<RunningJob> JobScheduler::TakeNext() {
     }
     absl::StatusOr<std::shared_ptr<RunningJob>> running = StartNext();
     if (!running.ok()) {
-      Log(LogModule::kServer)
+      Log(LogModule::kJobs)
           .error("jobs: cannot start the next job: {}", std::string(running.status().message()));
       mu_.AwaitWithTimeout(absl::Condition(&draining_), kRetryInterval);
     }
@@ -291,7 +291,7 @@ void JobScheduler::Finish(RunningJob* running, const JobMove& move) {
       status = store_->Move(id, move).status();
     }
     if (status.ok()) {
-      Log(LogModule::kServer)
+      Log(LogModule::kJobs)
           .info("job {}: {}{}", id, std::string(JobStateName(move.to)),
                 move.reason.empty() ? "" : absl::StrCat(" (", move.reason, ")"));
     }
@@ -300,7 +300,7 @@ void JobScheduler::Finish(RunningJob* running, const JobMove& move) {
       may_have_work_ = may_have_work_ || move.to == JobState::kQueued;
       return;
     }
-    Log(LogModule::kServer)
+    Log(LogModule::kJobs)
         .error("job {}: cannot record that it is {}: {}", id, std::string(JobStateName(move.to)),
                std::string(status.message()));
   }
@@ -311,7 +311,7 @@ void JobScheduler::CleanUp(const JobRecord& record) {
   if (job.ok()) {
     (*job)->CleanUp();
   } else {
-    Log(LogModule::kServer)
+    Log(LogModule::kJobs)
         .warn("job {}: cannot free what it holds: {}", record.id,
               std::string(job.status().message()));
   }
@@ -327,7 +327,7 @@ void JobScheduler::RemoveExpired() {
   }
   for (const std::string& id : *expired) {
     if (const absl::Status status = Remove(id); !status.ok()) {
-      Log(LogModule::kServer)
+      Log(LogModule::kJobs)
           .warn("job {}: cannot remove its record: {}", id, std::string(status.message()));
     }
   }

@@ -41,7 +41,7 @@ absl::Status Jobs::Open(TrainerRegistry* trainers, const Publisher* publisher, M
 }
 
 void Jobs::Disable(const absl::Status& why) {
-  Log(LogModule::kServer).error("the server runs without jobs: {}", std::string(why.message()));
+  Log(LogModule::kJobs).error("the server runs without jobs: {}", std::string(why.message()));
   error_ = absl::FailedPreconditionError(
       absl::StrCat("jobs: the server runs without jobs: ", why.message()));
 }

@@ -105,7 +105,7 @@ void RegistryTrainer::Release() {
   const auto unloaded =
       WaitFor<absl::Status>([&](auto done) { trainers_->Unload(spec_.name, done); });
   if (!unloaded.ok()) {
-    Log(LogModule::kServer)
+    Log(LogModule::kJobs)
         .warn("trainer '{}' stays in memory: {}", spec_.name, std::string(unloaded.message()));
   }
 }

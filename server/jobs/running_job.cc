@@ -93,7 +93,7 @@ void RunningJob::FlushIfDue() {
     next_flush_ = now + kFlushInterval;
   }
   if (const absl::Status status = Flush(); !status.ok()) {
-    Log(LogModule::kServer)
+    Log(LogModule::kJobs)
         .warn("job {}: metrics not written yet: {}", record_.id, std::string(status.message()));
   }
 }
@@ -121,9 +121,9 @@ absl::Status RunningJob::Flush() {
 
 void RunningJob::AddLog(JobLogLevel level, absl::string_view text) {
   const absl::Status status = store_->AddLog(record_.id, level, text);
-  Log(LogModule::kServer).info("job {}: {}", record_.id, std::string(text));
+  Log(LogModule::kJobs).info("job {}: {}", record_.id, std::string(text));
   if (!status.ok()) {
-    Log(LogModule::kServer)
+    Log(LogModule::kJobs)
         .warn("job {}: log line not stored: {}", record_.id, std::string(status.message()));
   }
 }

@@ -33,7 +33,7 @@ namespace {
 using spdlog::level::level_enum;
 
 constexpr std::array<const char*, kLogModules> kModuleNames = {
-    "server", "rpc", "models", "training", "devices", "storage", "access", "audit"};
+    "server", "rpc", "models", "training", "devices", "storage", "jobs", "access", "audit"};
 constexpr size_t kAccess = static_cast<size_t>(LogModule::kAccess);
 constexpr size_t kAudit = static_cast<size_t>(LogModule::kAudit);
 constexpr std::array<std::pair<const char*, level_enum>, 7> kLevelNames = {

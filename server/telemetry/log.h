@@ -14,8 +14,18 @@
 
 namespace braid {
 
-enum class LogModule { kServer, kRpc, kModels, kTraining, kDevices, kStorage, kAccess, kAudit };
-inline constexpr size_t kLogModules = 8;
+enum class LogModule {
+  kServer,
+  kRpc,
+  kModels,
+  kTraining,
+  kDevices,
+  kStorage,
+  kJobs,
+  kAccess,
+  kAudit
+};
+inline constexpr size_t kLogModules = 9;
 
 enum class LogFormat { kText, kJson };
 

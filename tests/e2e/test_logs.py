@@ -224,7 +224,7 @@ def test_text_access_log_can_be_turned_on_and_off(repository: Path, tmp_path: Pa
     with Server(repository, "cpu*1", tmp_path) as server:
         infer(server, rows=1)
         assert set_log_level(server, "access=info").endswith("training=info,devices=info,"
-                                                             "storage=info,access=info")
+                                                             "storage=info,jobs=info,access=info")
         infer(server, rows=2)
         wait_until(lambda: "rows=2" in server.log)
         set_log_level(server, "access=off")

@@ -96,10 +96,11 @@ void AddLogFlags(CLI::App* app, Options* options) {
     }
     options->log_levels = *levels;
   };
-  app->add_option_function<std::string>("--log_level", parse,
-                                        "trace, debug, info, warning, error, critical or off; also "
-                                        "per module: server, rpc, models, "
-                                        "training, devices, storage, jobs, access (one line per call)")
+  app->add_option_function<std::string>(
+         "--log_level", parse,
+         "trace, debug, info, warning, error, critical or off; also "
+         "per module: server, rpc, models, "
+         "training, devices, storage, jobs, access (one line per call)")
       ->type_name("LEVEL,MODULE=LEVEL")
       ->default_str("info,access=off");
   app->add_option(
@@ -201,7 +202,7 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
                   "Directory for trainers and checkpoints; default: no storage")
       ->type_name("DIR");
   app->add_option("--data_root", options->data_roots,
-                  "Directory with data sets that clients may read; may be repeated; relative paths "
+                  "Directory with datasets for jobs and previews; may be repeated; relative paths "
                   "start at the first")
       ->type_name("DIR")
       ->check(CLI::ExistingDirectory)
@@ -330,6 +331,29 @@ void CheckKnown(const CLI::App& app) {
   throw CLI::ParseError(message, CLI::ExitCodes::ExtrasError);
 }
 
+// Parses the arguments. Names an unknown flag before a required one, which may be misspelled, and a
+// flag that is given more often than it may be.
+void Parse(CLI::App* app, int argc, const char* const* argv) {
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::RequiredError&) {
+    CheckKnown(*app);
+    throw;
+  } catch (const CLI::ArgumentMismatch&) {
+    for (const CLI::Option* option : app->get_options()) {
+      const size_t times = option->count();
+      if (times > 1 && option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw &&
+          option->get_items_expected_max() == 1) {
+        throw CLI::ParseError(
+            absl::StrCat(option->get_name(), ": given ", times, " times (expected once)"),
+            CLI::ExitCodes::ArgumentMismatch);
+      }
+    }
+    throw;
+  }
+  CheckKnown(*app);
+}
+
 }  // namespace
 
 std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_code) {
@@ -352,8 +376,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   AddLogFlags(&app, &options);
   AddAccessFlags(&app, &options);
   try {
-    app.parse(argc, argv);
-    CheckKnown(app);
+    Parse(&app, argc, argv);
     if (!options.load_models.empty() && options.model_control_mode != ControlMode::kExplicit) {
       throw CLI::ValidationError("--load_model", "requires --model_control_mode=explicit");
     }

@@ -52,6 +52,20 @@ TEST_F(FlagsTest, UnknownFlagNamesSimilarOnes) {
   EXPECT_EQ(stderr_, "braid-server: unknown flag --warp (--help lists the flags)\n");
 }
 
+TEST_F(FlagsTest, UnknownFlagIsNamedBeforeARequiredOne) {
+  EXPECT_FALSE(ParseOnly({"--model_repositry=models"}));
+  EXPECT_EQ(exit_code_, 2);
+  EXPECT_EQ(stderr_, "braid-server: unknown flag --model_repositry (--help lists the flags)\n");
+}
+
+TEST_F(FlagsTest, FlagGivenTwice) {
+  EXPECT_FALSE(Parse({"--max_running_jobs=1", "--max_running_jobs=2"}));
+  EXPECT_EQ(exit_code_, 2);
+  EXPECT_EQ(stderr_,
+            "braid-server: --max_running_jobs: given 2 times (expected once) (--help lists the "
+            "flags)\n");
+}
+
 TEST_F(FlagsTest, Defaults) {
   const std::optional<Options> options = Parse({});
   ASSERT_TRUE(options);

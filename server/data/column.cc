@@ -173,8 +173,10 @@ std::string SchemaDifference(const arrow::Schema& schema, const arrow::Schema& e
   }
   const bool more = schema.num_fields() > common;
   const arrow::Field& first = more ? *schema.field(common) : *expected.field(common);
-  return absl::StrCat(more ? "column '" : "no column '", Excerpt(first.name()), "' (expected ",
-                      more ? "none" : "it", ", as in ", like, ")");
+  return more ? absl::StrCat("unexpected column '", Excerpt(first.name()), "' (", like,
+                             " has no such column)")
+              : absl::StrCat("no column '", Excerpt(first.name()), "' (expected it, as in ", like,
+                             ")");
 }
 
 std::string RowTypeString(const RowType& row) {

@@ -64,7 +64,7 @@ absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
                                             absl::string_view field) {
   if (roots.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        field, ": the server has no data directory (expected braid-server --data_root=DIR)"));
+        field, ": the server has no data root (expected braid-server --data_root=DIR)"));
   }
   const fs::path joined = fs::path(roots.front()) / path;
   BRAID_RETURN_IF_ERROR(CheckText(path, joined, field));
@@ -114,9 +114,9 @@ bool ResolvesBelowAny(const std::string& path, const std::vector<std::string>& r
 }
 
 absl::Status LeavesRoots(absl::string_view path, const std::vector<std::string>& roots) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", Excerpt(path), "' leaves the data directories (expected a path below ",
-                   absl::StrJoin(roots, " or "), ")"));
+  return absl::InvalidArgumentError(absl::StrCat("'", Excerpt(path),
+                                                 "' leaves the data roots (expected a path below ",
+                                                 absl::StrJoin(roots, " or "), ")"));
 }
 
 }  // namespace braid

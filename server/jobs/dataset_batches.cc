@@ -64,8 +64,8 @@ class PackingLog {
     if (const absl::Time now = absl::Now(); now >= next_) {
       next_ = now + kInterval;
       context_->AddLog(JobLogLevel::kInfo,
-                       total_ ? absl::StrCat("packs the table: ", rows, " of ", *total_, " rows")
-                              : absl::StrCat("packs the table: ", rows, " rows"));
+                       total_ ? absl::StrCat("packing the table: ", rows, " of ", *total_, " rows")
+                              : absl::StrCat("packing the table: ", rows, " rows"));
     }
     return absl::OkStatus();
   }

@@ -106,9 +106,9 @@ absl::StatusOr<JobRecord> JobScheduler::Submit(const NewJob& job) {
   if (!store_->Get(job.id).ok()) {  // A retry is answered even if the queue is full.
     BRAID_ASSIGN_OR_RETURN(const int64_t queued, store_->CountQueued());
     if (queued >= options_.max_queued) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(queued, " jobs wait (--max_queued_jobs allows ", options_.max_queued,
-                       "; try again when some have ended)"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          queued, " jobs are already waiting (limit: --max_queued_jobs=", options_.max_queued,
+          "); try again later"));
     }
   }
   BRAID_ASSIGN_OR_RETURN(JobRecord record, store_->Add(job));

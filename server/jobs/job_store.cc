@@ -195,9 +195,9 @@ bool Matches(const JobFilter& filter, const JobRecord& job) {
 }  // namespace
 
 absl::Status NoJob(absl::string_view id) {
-  return absl::NotFoundError(
-      absl::StrCat("id: there is no job '", absl::Utf8SafeCHexEscape(Excerpt(id)),
-                   "' (expected the ID of a job: braid jobs list, ListJobs)"));
+  return absl::NotFoundError(absl::StrCat("id: there is no job '",
+                                          absl::Utf8SafeCHexEscape(Excerpt(id)),
+                                          "' (braid jobs list shows the IDs)"));
 }
 
 absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& path,
@@ -224,8 +224,9 @@ absl::StatusOr<JobRecord> JobStore::Add(const NewJob& job) {
   if (absl::StatusOr<JobRecord> existing = Find(job.id);
       existing.ok() || !absl::IsNotFound(existing.status())) {
     if (existing.ok() && existing->spec != job.spec) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "id: job '", job.id, "' exists with another spec (expected a new ID, or an equal spec)"));
+      return absl::AlreadyExistsError(
+          absl::StrCat("id: job '", job.id,
+                       "' already exists with a different spec (use a new ID, or the same spec)"));
     }
     return existing;
   }

@@ -159,8 +159,8 @@ absl::Status Migrate(SqlDatabase* database, absl::Span<const char* const> migrat
   BRAID_ASSIGN_OR_RETURN(int64_t version, database->Integer("PRAGMA user_version"));
   if (version > known) {
     return absl::FailedPreconditionError(
-        absl::StrCat("'", database->path(), "': schema version ", version,
-                     " is of a newer server (expected at most ", known, ")"));
+        absl::StrCat("'", database->path(), "': was written by a newer server (schema version ",
+                     version, "; this server reads up to ", known, ")"));
   }
   for (; version < known; ++version) {
     BRAID_ASSIGN_OR_RETURN(SqlTransaction transaction,

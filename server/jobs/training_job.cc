@@ -179,7 +179,7 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
     context->AddMetric(step, "loss", *position.loss);  // A crash may have lost it.
   }
   context->Report(progress_);
-  context->AddLog(JobLogLevel::kInfo, absl::StrCat(step == 0 ? "starts" : "continues", " at step ",
+  context->AddLog(JobLogLevel::kInfo, absl::StrCat(step == 0 ? "started" : "resumed", " at step ",
                                                    step, " of ", total_steps_));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<BatchStream> batches, data_->Open(step));
   Steps steps;

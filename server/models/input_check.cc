@@ -168,8 +168,9 @@ absl::Status CheckMinRows(const ModelConfig& config, const std::vector<HostTenso
     return absl::OkStatus();
   }
   return InvalidField(
-      field, absl::StrCat(rows, " rows (expected at least ", config.min_rows, ": model '",
-                          config.name, "' was exported for them and its rows are dependent)"));
+      field,
+      absl::StrCat(rows, " rows (expected at least ", config.min_rows, ": model '", config.name,
+                   "' was exported for them, and its rows may depend on each other)"));
 }
 
 absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view field) {

@@ -63,7 +63,8 @@ absl::StatusOr<std::vector<RepositoryEntry::Version>> Choose(const RepositoryEnt
   std::vector<RepositoryEntry::Version> chosen = entry.versions;
   if (chosen.empty()) {
     return absl::NotFoundError(
-        "no version folder (expected <version>/model.pt, with a version number from 1)");
+        "no version folder (expected <version>/model.pt2 or model.pt, with a version number from "
+        "1)");
   }
   if (const auto* latest = std::get_if<LatestVersions>(&policy)) {
     const auto count = static_cast<int64_t>(chosen.size());
@@ -209,8 +210,8 @@ void ModelLoader::RecordFailure(const RepositoryEntry& entry, int64_t failed,
   const absl::StatusOr<std::vector<int64_t>> serving = models_->Versions(entry.name);
   if (serving.ok()) {
     Log(LogModule::kModels)
-        .error("model '{}'{}: failed to load, version {} goes on serving: {}", entry.name, version,
-               absl::StrJoin(*serving, ", "), message);
+        .error("model '{}'{}: failed to load; still serving version{} {}: {}", entry.name, version,
+               serving->size() == 1 ? "" : "s", absl::StrJoin(*serving, ", "), message);
   } else {
     Log(LogModule::kModels).error("model '{}'{}: failed to load: {}", entry.name, version, message);
   }

@@ -106,8 +106,8 @@ def test_pattern_without_a_module_is_rejected(trainers: braid.Client) -> None:
 @pytest.mark.parametrize("training_server", ["pair"], indirect=True)
 def test_pair_needs_an_export_for_the_modules(trainers: braid.Client) -> None:
     for model, patterns, parts in (
-        ("backbone", [r"backbone\.1"], ("mode of 'backbone', 'backb", "not for 'backbone.1'")),
-        ("net", [r"layers\.0"], ("no modules in evaluation mode", "not for 'layers.0'")),
+        ("backbone", [r"backbone\.1"], ("modules 'backbone', 'backb", "asks for 'backbone.1'")),
+        ("net", [r"layers\.0"], ("without eval_modules", "asks for 'layers.0'")),
     ):
         with pytest.raises(braid.InvalidArgument) as caught:
             trainers.create_trainer(model, loss="mse", optimizer="SGD", eval_modules=patterns)

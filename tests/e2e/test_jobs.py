@@ -560,7 +560,7 @@ def test_metrics_and_logs(server: JobServer, client: braid.Client) -> None:
     assert job.metrics(["loss"], first_step=29)["loss"].steps.tolist() == [29, 30]
     lines = job.logs()
     assert [line.number for line in lines] == list(range(1, len(lines) + 1))
-    assert any("starts at step 0 of 30" in line.text for line in lines)
+    assert any("started at step 0 of 30" in line.text for line in lines)
     assert sum("evaluation at step" in line.text for line in lines) == 3
     assert job.logs(after=1) == lines[1:]
     printed = jobs.braid(server, "jobs", "metrics", job.id, "--name=lr").stdout
@@ -613,7 +613,7 @@ def test_shutdown_returns_jobs_to_the_queue(restarted: JobServer) -> None:
         assert job_kills.differences(job_kills.outcome(restarted, stopped), wanted) == []
         watching.join(timeout=SECONDS)
         assert seen == ["QUEUED", "RUNNING", "QUEUED", "RUNNING", "SUCCEEDED"]
-        assert any("continues at step" in line.text for line in job.logs())
+        assert any("resumed at step" in line.text for line in job.logs())
 
 
 def test_cancelled_inference_leaves_no_output(restarted: JobServer) -> None:

@@ -72,7 +72,7 @@ def test_version_that_does_not_fit_the_configuration_is_not_served(tmp_path: Pat
         assert ask(client, "a") == 1
         reason = reasons(client)["a", "2"]
         assert "input 'x' is configured as FP32[rows, -1] (model.pt2 takes " in reason
-        line = f"model 'a' version 2: failed to load, version 1 goes on serving: {reason}"
+        line = f"model 'a' version 2: failed to load; still serving version 1: {reason}"
         assert line in running.server.log
 
         (repository / "a/2").rename(tmp_path / "taken")

@@ -150,5 +150,5 @@ def test_existing_trainer_has_the_same_arguments(
     with connect(serve) as client, training.new_trainer(client, "chain", **arguments) as trainer:
         again = {**arguments, "name": trainer.name, "exist_ok": True}
         assert client.create_trainer("chain", **again).name == trainer.name
-        with pytest.raises(braid.AlreadyExists, match=r"optimizer\.\w+\.lr: .* instead of 0\.25"):
+        with pytest.raises(braid.AlreadyExists, match=r"optimizer\.\w+\.lr is .*, requested 0\.25"):
             client.create_trainer("chain", **{**again, "optimizer": {"name": optimizer, "lr": 0.25}})

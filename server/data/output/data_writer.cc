@@ -189,9 +189,9 @@ absl::StatusOr<std::optional<OutputManifest>> FindOutput(const DataWriter::Optio
                          ReadOutputManifest(ManifestOf(options.path)));
   if (manifest.has_value() && manifest->signature != options.signature) {
     if (!options.overwrite) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("'", PartialOf(options.path),
-                       "' has the output of another job (expected another path, or overwrite)"));
+      return absl::AlreadyExistsError(absl::StrCat(
+          "'", PartialOf(options.path),
+          "' has the output of another job (choose another path, or set overwrite: true)"));
     }
     manifest = std::nullopt;
   }
@@ -200,7 +200,7 @@ absl::StatusOr<std::optional<OutputManifest>> FindOutput(const DataWriter::Optio
   const bool complete = manifest.has_value() && !Exists(DataOf(options.path));
   if (Exists(place) && !options.overwrite && !complete) {
     return absl::AlreadyExistsError(
-        absl::StrCat("'", place, "' exists (expected another path, or overwrite)"));
+        absl::StrCat("'", place, "' already exists (choose another path, or set overwrite: true)"));
   }
   return manifest;
 }

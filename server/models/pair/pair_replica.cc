@@ -448,12 +448,13 @@ absl::Status PairReplica::CheckEvalModules(const std::vector<std::string>& modul
   if (modules.empty() || modules == manifest().eval_modules) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the model was exported for ",
-      manifest().eval_modules.empty()
-          ? "no modules in evaluation mode"
-          : absl::StrCat("evaluation mode of ", SomeNames(manifest().eval_modules)),
-      ", not for ", SomeNames(modules), " (pass the same eval_modules to braid.export)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model was exported ",
+                   manifest().eval_modules.empty()
+                       ? "without eval_modules"
+                       : absl::StrCat("with eval_modules ", SomeNames(manifest().eval_modules)),
+                   ", but the trainer asks for ", SomeNames(modules),
+                   " (pass the same eval_modules to braid.export)"));
 }
 
 absl::StatusOr<std::unique_ptr<Replica>> PairReplica::CloneStage(const StageRole& role,

@@ -76,9 +76,10 @@ absl::StatusOr<TensorColumn> ReadColumn(const braid::v1::TensorColumn& message,
     }
   }
   if (message.has_scale()) {
-    if (!std::isfinite(message.scale())) {
-      return InvalidField(absl::StrCat(field, ".scale"),
-                          absl::StrCat(message.scale(), " (expected a finite number)"));
+    if (!std::isfinite(message.scale()) || message.scale() == 0) {
+      return InvalidField(
+          absl::StrCat(field, ".scale"),
+          absl::StrCat(message.scale(), " (expected a finite number other than 0)"));
     }
     if (!column.type || !IsFloatingPoint(*column.type)) {
       return InvalidField(absl::StrCat(field, ".scale"),

@@ -106,7 +106,7 @@ absl::Status JobService::Submit(const braid::v1::SubmitJobRequest& request,
   BRAID_ASSIGN_OR_RETURN(const JobRecord record, jobs_->scheduler().Submit(job));
   if (record.identity != job.identity) {
     return absl::AlreadyExistsError(
-        absl::StrCat("id: '", id, "' is a job of another caller (expected another ID)"));
+        absl::StrCat("id: '", id, "' belongs to another caller (choose a different ID)"));
   }
   call.RecordAudit("id", record.id);
   WriteJob(record, response->mutable_job());

@@ -518,12 +518,12 @@ std::string DifferenceOf(const braid::v1::Trainer& existing, const braid::v1::Tr
     return "";
   }
   if (parts[0] == "added") {
-    return absl::StrCat(parts[1], ": not set instead of ", parts[2]);
+    return absl::StrCat(parts[1], " is not set, requested ", parts[2]);
   }
   if (parts[0] == "deleted") {
-    return absl::StrCat(parts[1], ": ", parts[2], " instead of not set");
+    return absl::StrCat(parts[1], " is ", parts[2], ", not requested");
   }
-  return absl::StrCat(parts[1], ": ", absl::StrReplaceAll(parts[2], {{" -> ", " instead of "}}));
+  return absl::StrCat(parts[1], " is ", absl::StrReplaceAll(parts[2], {{" -> ", ", requested "}}));
 }
 
 }  // namespace

@@ -153,8 +153,8 @@ absl::Status CheckNotJobs(absl::string_view trainer) {
   }
   return absl::FailedPreconditionError(
       absl::StrCat("trainer: '", Excerpt(trainer),
-                   "' belongs to a job, which alone may change it (to stop it: CancelJob; to train "
-                   "on: a new job with from_trainer)"));
+                   "' belongs to a job, and only the job may change it (CancelJob stops it; a new "
+                   "job with from_trainer continues the training)"));
 }
 
 void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {

@@ -23,10 +23,9 @@ using Call = std::shared_ptr<UnaryCall>;
 
 absl::Status CheckNewName(const std::string& name) {
   return absl::StartsWith(name, kJobTrainerPrefix)
-             ? InvalidField("name",
-                            absl::StrCat("'", Excerpt(name), "' (expected a name that does ",
-                                         "not start with '", kJobTrainerPrefix,
-                                         "', like those of jobs' trainers)"))
+             ? InvalidField("name", absl::StrCat("'", Excerpt(name), "' (names that start with '",
+                                                 kJobTrainerPrefix,
+                                                 "' are reserved for the trainers of jobs)"))
              : absl::OkStatus();
 }
 

@@ -183,13 +183,12 @@ absl::StatusOr<Publisher::Sources> Publisher::FindSources(const std::string& mod
 std::string Publisher::WhyHidden(const std::string& model, const Source& source,
                                  const Sources& sources) const {
   const absl::StatusOr<VersionOrigin> origin = store_->ReadOrigin(model, source.version);
-  return absl::StrCat("version ", source.version, " is what ",
-                      !origin.ok() ? "a trainer has published"
+  return absl::StrCat(!origin.ok() ? "a trainer published"
                       : origin->trainer.empty()
-                          ? "a client has uploaded"
-                          : absl::StrCat("trainer '", origin->trainer, "' has published"),
-                      "; rename the file's folder to ", NextNumber(model, sources),
-                      " and load the model to serve it");
+                          ? "a client uploaded"
+                          : absl::StrCat("trainer '", origin->trainer, "' published"),
+                      " version ", source.version, ". To serve this folder, rename it to ",
+                      NextNumber(model, sources), " and reload the model");
 }
 
 absl::StatusOr<LoadedVersion> Publisher::Load(const std::string& model, const Source& source,

@@ -46,12 +46,11 @@ absl::Status NotFound(absl::string_view name) {
 
 // Does not say whether the trainer is running or stored, because it may be another user's.
 absl::Status NameIsTaken(absl::string_view name) {
-  return absl::AlreadyExistsError(absl::StrCat(
-      "name: trainer '", name,
-      "' exists, running or in the data directory (expected a new name, or exist_ok to continue "
-      "with a trainer of the same arguments; to restore a stored trainer: braid checkpoints "
-      "restore ",
-      name, ")"));
+  return absl::AlreadyExistsError(absl::StrCat("name: trainer '", name,
+                                               "' already exists (choose another name, or pass "
+                                               "exist_ok=True to continue with it; to restore "
+                                               "a stored trainer: braid checkpoints restore ",
+                                               name, ")"));
 }
 
 // Its checkpoints may be intact, so the name must not be reused.

@@ -59,7 +59,7 @@ TEST(SchemaDifferenceTest, NamesTheFirstDifference) {
   EXPECT_EQ(difference({id, x}), "");
   EXPECT_EQ(difference({id}), "no column 'x' (expected it, as in 'a')");
   EXPECT_EQ(difference({id, x, arrow::field("y", arrow::int8())}),
-            "column 'y' (expected none, as in 'a')");
+            "unexpected column 'y' ('a' has no such column)");
   EXPECT_EQ(difference({x, id}), "column 1 is 'x' (expected 'id', as in 'a')");
   EXPECT_EQ(difference({id, arrow::field("x", arrow::float64(), false)}),
             "column 'x' has type double not null (expected float, as in 'a')");

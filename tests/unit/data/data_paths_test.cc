@@ -71,7 +71,7 @@ TEST_F(OutputPathTest, NamesPathsThatTheFileSystemCannotHave) {
   // Does not tell what is elsewhere.
   std::filesystem::create_symlink("loop", dir_.path() / "loop");
   EXPECT_THAT(ResolveDataPath("../loop", {root_}, "data.path"),
-              RefusesField("data.path", HasSubstr("'../loop' leaves the data directories")));
+              RefusesField("data.path", HasSubstr("'../loop' leaves the data roots")));
 }
 
 }  // namespace

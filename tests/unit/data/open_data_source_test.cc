@@ -49,8 +49,7 @@ TEST_F(OpenDataSourceTest, StaysBelowTheRoots) {
   EXPECT_THAT(Open(root_ / "ids.parquet"), IsOk());
   for (const std::string path :
        {"../root-2/ids.parquet", "link.parquet", "/etc/passwd", "/no/such/file", "..", "x/../.."}) {
-    EXPECT_THAT(Open(path), RefusesField("data.path", HasSubstr("leaves the data directories")))
-        << path;
+    EXPECT_THAT(Open(path), RefusesField("data.path", HasSubstr("leaves the data roots"))) << path;
   }
   const std::vector<std::string> both = {root_, dir_.path() / "root-2/"};
   EXPECT_THAT(OpenDataSource("link.parquet", {both, dir_.path()}, "data.path"), IsOk());

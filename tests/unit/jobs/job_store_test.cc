@@ -105,7 +105,7 @@ TEST_F(JobStoreTest, AddingTheSameJobAgainReturnsIt) {
   NewJob other = Named("a");
   other.spec = "other";
   EXPECT_THAT(store_->Add(other),
-              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("id: job 'a' exists")));
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("id: job 'a' already exists")));
 }
 
 TEST_F(JobStoreTest, UnknownIdIsNotFound) {

@@ -39,7 +39,7 @@ TEST_F(DataMessagesTest, DescribesADataset) {
   EXPECT_EQ(dataset.columns(1).datatype(), "");
   request.set_path("../t.csv");
   EXPECT_THAT(DescribeDataset(directories_, request, &response),
-              RefusesField("path", HasSubstr("leaves the data directories")));
+              RefusesField("path", HasSubstr("leaves the data roots")));
 }
 
 TEST_F(DataMessagesTest, ListsDatasets) {

@@ -190,15 +190,16 @@ TEST(CheckSameArgumentsTest, NamesTheFirstDifference) {
   for (const auto& [asked, difference] : {
            std::pair<std::string, std::string>{
                loss + "optimizer { sgd { lr: 0.25 } } options { seed: 1 " + group + "}",
-               "optimizer.sgd.lr: 0.1 instead of 0.25 (expected"},
+               "optimizer.sgd.lr is 0.1, requested 0.25 (expected"},
            {loss + "optimizer { sgd { } } options { " + group + "}",
-            "optimizer.sgd.lr: 0.1 instead of 0.001"},
+            "optimizer.sgd.lr is 0.1, requested 0.001"},
            {"losses { name: 'mse' } " + sgd,
-            "losses[0].name: \"cross_entropy\" instead of \"mse\""},
+            "losses[0].name is \"cross_entropy\", requested \"mse\""},
            {loss + sgd,
-            "options.parameter_groups[0]: { pattern: \"bias\" lr: 0.2 } instead of not set"},
-           {loss + sgd + "options { seed: 7 " + group + "}", "options.seed: not set instead of 7"},
-           {loss + sgd + "version: 2", "base_version: 3 instead of 2"},
+            "options.parameter_groups[0] is { pattern: \"bias\" lr: 0.2 }, not requested"},
+           {loss + sgd + "options { seed: 7 " + group + "}",
+            "options.seed is not set, requested 7"},
+           {loss + sgd + "version: 2", "base_version is 3, requested 2"},
        }) {
     EXPECT_THAT(Compare(asked), StatusIs(absl::StatusCode::kAlreadyExists,
                                          AllOf(HasSubstr("trainer 't'"), HasSubstr(difference))));

@@ -447,7 +447,7 @@ TEST_F(PublisherTest, ListsAFolderWhoseNumberWasPublished) {
   EXPECT_EQ(versions[2].version, 2);
   EXPECT_EQ(versions[2].state, VersionInfo::State::kIgnored);
   EXPECT_THAT(versions[2].reason,
-              HasSubstr("trainer 't' has published; rename the file's folder to 3"));
+              HasSubstr("trainer 't' published version 2. To serve this folder, rename it to 3"));
 }
 
 TEST_F(PublisherTest, DeletesAVersionThatNobodyUses) {

@@ -85,6 +85,7 @@ def valid_flags(repository: Path, directory: Path) -> dict[str, str]:
         ("--listen", "999.1.1.1"),
         ("--model_repository", "/nonexistent/models"),
         ("--data_dir", "/proc/data"),
+        ("--output_root", "/proc/outputs"),
         ("--ready_file", "/nonexistent/ready"),
         ("--profile", "/nonexistent/trace.json"),
         ("--profile", "/tmp"),

@@ -182,6 +182,10 @@ INSTANTIATE_TEST_SUITE_P(
                 [](auto* spec) {
                   spec->mutable_train()->mutable_data()->mutable_inputs(0)->set_datatype("INT64");
                 }},
+        BadSpec{"spec.train.data.inputs[0].scale", "0 (expected a finite number other than 0)",
+                [](auto* spec) {
+                  spec->mutable_train()->mutable_data()->mutable_inputs(0)->set_scale(0);
+                }},
         BadSpec{"spec.train.data.inputs[1].name", "given twice",
                 [](auto* spec) {
                   auto* const data = spec->mutable_train()->mutable_data();

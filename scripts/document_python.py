@@ -73,13 +73,15 @@ def signature(name: str, function: object) -> list[str]:
     suffix = "" if result in (inspect.Signature.empty, "None") else f" -> {result}"
     name = f"async {name}" if inspect.iscoroutinefunction(function) else name
     words, keywords = [], False
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     for each in parameters:
         if each.kind is each.KEYWORD_ONLY and not keywords:
             words.append("*")
             keywords = True
+        keywords = keywords or each.kind is each.VAR_POSITIONAL
         default = "" if each.default is each.empty else f" = {each.default!r}"
         annotation = "" if each.annotation is each.empty else f": {each.annotation}"
-        words.append(f"{each.name}{annotation}{default}")
+        words.append(f"{stars.get(each.kind, '')}{each.name}{annotation}{default}")
     line = f"{name}({', '.join(words)}){suffix}"
     if len(line) > 100:
         line = f"{name}(\n" + "".join(f"    {word},\n" for word in words) + f"){suffix}"

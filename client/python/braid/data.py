@@ -84,7 +84,7 @@ class Datasets:
         return [DatasetEntry(each.name, each.is_directory, each.bytes) for each in reply.entries]
 
     def get(self, path: str, *, timeout: float | None = None) -> Dataset:
-        """Returns the columns of a dataset and its number of rows."""
+        """Returns the columns of a dataset and its number of rows, which is unknown for CSV."""
         method = DATA["GetDataset"]
         return _dataset(self._channel.call(method, method.request(path=path), timeout).dataset)
 

@@ -125,7 +125,7 @@ class JobInfo:
     attempts: times that the job started to run; more than 1 after restarts of the server.
     result: None unless the job has succeeded.
     cancel_requested: the job ends after its current step.
-    trainer: name of a training job's trainer.
+    trainer: name of a training job's trainer, which exists once the job has run.
     """
 
     id: str

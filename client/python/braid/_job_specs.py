@@ -74,11 +74,24 @@ def _get_columns(present: Mapping[str, Any]) -> str | list[str] | None:
     return columns[0] if len(columns) == 1 else columns or None
 
 
+def _put_scale(message: Any, key: str, value: Any) -> None:
+    number("scale").put(message, key, value)
+    if message.scale == 0:
+        raise ValueError(f"{key}: {value!r} (expected another number: all values would become 0)")
+
+
+def _put_version(message: Any, key: str, value: Any) -> None:
+    if isinstance(value, str):
+        raise ValueError(f"{key}: {value!r} (expected a number; labels are not possible in a job)")
+    integer("version").put(message, key, value)
+
+
 _COLUMN: Table = {
     "column": Field(_put_columns, _get_columns),
     "dtype": text("datatype"),
-    "scale": number("scale"),
+    "scale": Field(_put_scale, number("scale").get),
 }
+_VERSION = Field(_put_version, integer("version").get)
 
 
 def _columns(name: str) -> Field:
@@ -157,7 +170,7 @@ _EVALUATE: Table = {
 _SPEC: Table = {"tags": texts("tags"), "priority": integer("priority")}
 _TRAIN: Table = {
     "model": text("model"),
-    "version": integer("version"),
+    "version": _VERSION,
     "from_trainer": text("from_trainer"),
     "from_checkpoint": text("from_checkpoint"),
     "data": _group({
@@ -184,7 +197,7 @@ _TRAIN: Table = {
 }  # fmt: skip
 _INFER: Table = {
     "model": text("model"),
-    "version": integer("version"),
+    "version": _VERSION,
     "data": _section("data", {"path": text("path"), "inputs": _columns("inputs")}),
     "output": _section("output", {
         "path": text("path"),

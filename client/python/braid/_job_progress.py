@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from braid.jobs import JobEvent, JobProgress
 
 
-def figures(progress: JobProgress) -> str:
-    """Returns position, loss, rate and time left, as in "step 20/60  loss 0.5012  900 rows/s"."""
+# Time constant of the average rate from which the time left is computed.
+_RATE_SECONDS = 15.0
+
+
+class Rate:
+    """Exponential average of the rate of a job. Not thread-safe.
+
+    Other processes on the server's cores change the rate within seconds, by large factors.
+    """
+
+    def __init__(self) -> None:
+        self._average = 0.0
+        self._time = -math.inf
+
+    def add(self, rows_per_second: float, now: float) -> float:
+        """Returns the average up to `now`, in seconds. Skips 0: the job does not run."""
+        if rows_per_second > 0:
+            kept = math.exp((self._time - now) / _RATE_SECONDS)
+            self._average = rows_per_second + kept * (self._average - rows_per_second)
+            self._time = now
+        return self._average
+
+
+def figures(progress: JobProgress, average: float | None = None) -> str:
+    """Returns position, loss, rate and time left, as in "step 20/60  loss 0.5012  900 rows/s".
+
+    average: rows per second for the time left; None: those of `progress`.
+    """
     parts = []
     if progress.total_steps:
         step = str(progress.step).rjust(len(str(progress.total_steps)))
@@ -27,7 +55,8 @@ def figures(progress: JobProgress) -> str:
     if progress.rows_per_second > 0:
         parts.append(f"{progress.rows_per_second:.0f} rows/s")
         if progress.total_rows:
-            left = (progress.total_rows - progress.rows) / progress.rows_per_second
+            rate = average or progress.rows_per_second
+            left = (progress.total_rows - progress.rows) / rate
             parts.append(f"{duration_text(left)} left")
     return "  ".join(parts)
 
@@ -58,6 +87,7 @@ class ProgressBar:
             transient=True,
         )
         self._name = name
+        self._rate = Rate()
         self._task = self._bar.add_task(name, total=None, figures="")
         self._bar.start()
 
@@ -79,7 +109,7 @@ class ProgressBar:
             self._task,
             completed=progress.rows,
             total=progress.total_rows or None,
-            figures=figures(progress),
+            figures=figures(progress, self._rate.add(progress.rows_per_second, time.monotonic())),
         )
         self._bar.refresh()
 

@@ -210,6 +210,16 @@ def test_progress_bar_shows_position_loss_and_time_left(job, capsys):
     )
 
 
+def test_short_changes_of_the_rate_change_the_time_left_little():
+    rate = _job_progress.Rate()
+    assert rate.add(100.0, 5.0) == 100.0
+    assert rate.add(0.0, 6.0) == 100.0  # The job does not run.
+    assert 99 < rate.add(1.0, 5.1) < 100
+    assert rate.add(1.0, 90.0) == pytest.approx(1, rel=0.5)
+    progress = braid.JobProgress(rows=100, total_rows=1000, rows_per_second=1.0)
+    assert _job_progress.figures(progress, 10.0) == "row  100/1000  1 rows/s  1:30 left"
+
+
 @pytest.mark.parametrize("seconds, text", [
     (0, "0:00"), (59.6, "1:00"), (3600, "1:00:00"), (-3, "0:00"), (math.pi, "0:03"),
 ])  # fmt: skip

@@ -310,10 +310,15 @@ class _LinePrinter:
         elif event.transition is not None:
             _write(f"{event.transition.state}  {event.transition.reason}".rstrip())
         elif event.progress and event.progress.total_rows and time.monotonic() >= self._next:
+        from braid._job_progress import Rate
             from braid import _job_progress
 
-            self._next = time.monotonic() + _LINE_SECONDS
-            _write(_job_progress.figures(event.progress))
+            now = time.monotonic()
+            rate = self._rate.add(event.progress.rows_per_second, now)
+            if now >= self._next:
+                self._next = now + _LINE_SECONDS
+                _write(_job_progress.figures(event.progress, rate))
+        self._rate = Rate()
 
 
 def _write(line: str) -> None:

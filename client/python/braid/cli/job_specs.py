@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,37 @@ output:
 """
 
 
+# Fields of the protocol, without "spec.train.options.", whose keys in a spec have other names.
+_KEYS = (
+    (r"^validation_split$", "data.split.validation"),
+    (r"^weight_column$", "data.weights"),
+    (r"^evaluation\b", "evaluate"),
+    (r"\.every\.(epochs|steps)$", ".every"),
+    (r"^metrics\b", "evaluate.metrics"),
+    (r"^targets\b", "data.targets"),
+    (r"^losses\b", "loss"),
+    (r"^(optimizer|schedule)\.(?!warmup\b)\w+\.", r"\1."),
+    (r"^schedule\.t_max$", "schedule.T_max"),
+    (r"^optimizer\.beta([12])$", "optimizer.betas"),
+    (r"^checkpoints\.every_operations$", "checkpoint_every"),
+    (r"^checkpoints\.", "checkpoint_"),
+    (r"^clipping\.max_value$", "clip_grad_value"),
+    (r"^clipping(\.max_norm$)?", "clip_grad_norm"),
+    (r"(^data\..*)\.datatype$", r"\1.dtype"),
+    (r"(^(data|output)\..*\])\.(name|columns?)\b.*$", r"\1"),
+)
+# A field at the start of a message, or with its path from "spec".
+_FIELD = re.compile(r"\bspec\.[\w.\[\]]*\w\]?|^[\w.\[\]]+(?=: )")
+# Names of the protocol in the text of messages. Names of the user are quoted.
+_WORDS = {
+    "datatype": "dtype",
+    "validation_split": "data.split.validation",
+    "expected evaluation": "expected evaluate",
+    "PUBLISH_LAST": "publish: last",
+}
+_WORD = re.compile(rf"(?<![\w'/.-])({'|'.join(_WORDS)})\b")
+
+
 class _Loader(yaml.SafeLoader):
     """Rejects keys that are given twice, of which YAML would use the last."""
 
@@ -103,6 +137,40 @@ def read(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise click.UsageError(f"{path}: {error}") from None
     return spec
+
+
+def with_keys(text: str, spec: Mapping[str, Any]) -> str:
+    """Replaces the names of the protocol in an error about a spec by the keys of the spec."""
+    text = _FIELD.sub(lambda match: _key(match[0], spec), text)
+    return _WORD.sub(lambda match: _WORDS[match[0]], text)
+
+
+@contextmanager
+def errors_by_key(spec: Mapping[str, Any]) -> Iterator[None]:
+    """Raises errors of the server with the keys of the spec in their messages."""
+    from braid.errors import BraidError
+
+    try:
+        yield
+    except BraidError as error:
+        text = with_keys(error.message, spec)
+        raise type(error)(text, error.violations, error.attempts) from None
+
+
+def _key(field: str, spec: Mapping[str, Any]) -> str:
+    """Returns the key that sets a field of the protocol: "spec.train.weight_column"."""
+    field = re.sub(r"^spec\.(train\.|infer\.)?(options\.)?", "", field)
+    for pattern, key in _KEYS:
+        field = re.sub(pattern, key, field)
+    names = re.match(r"(data\.inputs|data\.targets|output\.outputs)\[(\d+)\]", field)
+    if names:
+        group, name = names[1].split(".")
+        entries = list((spec.get(group) or {}).get(name) or ())
+        if int(names[2]) < len(entries):
+            field = f"{names[1]}.{entries[int(names[2])]}{field[names.end():]}"
+    if not isinstance(spec.get("loss"), (list, tuple)):
+        field = field.replace("loss[0]", "loss", 1)
+    return field
 
 
 def _read_module(spec: str, module: str) -> bytes:

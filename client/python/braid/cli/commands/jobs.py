@@ -76,7 +76,7 @@ def submit(flags: Flags, spec: str, job_id: str | None, wait: bool, dry_run: boo
     if dry_run and wait:
         raise errors.usage("--wait", "given with --dry-run", "expected one of them")
     values = job_specs.read(spec)
-    with settings.connect(flags) as client:
+    with settings.connect(flags) as client, job_specs.errors_by_key(values):
         if dry_run:
             progress = client.jobs.check(values).progress
             if flags.json:
@@ -163,7 +163,7 @@ def show(flags: Flags, job: str) -> None:
         ("kind", info.kind),
         ("model", info.model),
         ("state", info.state + (", to be cancelled" if info.cancel_requested else "")),
-        ("reason", info.reason),
+        ("reason", _reason(info)),
         ("progress", _job_progress.figures(info.progress)),
         ("created", _time_text(info.created)),
         ("started", _time_text(info.started)),
@@ -273,7 +273,7 @@ def _follow(job: Job, json: bool, *, prints_events: bool) -> int:
     if json:
         print_json(_result_json(info))
     else:
-        print_line(f"job {info.id} {info.state}  {_result_text(info) or info.reason}".rstrip())
+        print_line(f"job {info.id} {info.state}  {_result_text(info) or _reason(info)}".rstrip())
     return 0 if info.state == "SUCCEEDED" else errors.FAILED
 
 
@@ -349,9 +349,15 @@ def _result_text(info: JobInfo) -> str:
 def _result_json(info: JobInfo) -> dict[str, Any]:
     result = info.result
     return {
+def _reason(info: JobInfo) -> str:
+    from braid.cli import job_specs
+
+    return job_specs.with_keys(info.reason, info.spec)
+
+
         "id": info.id,
         "state": info.state,
-        "reason": info.reason,
+        "reason": _reason(info),
         "metrics": result.metrics if result else {},
         **(
             {"version": result.version if result else None}

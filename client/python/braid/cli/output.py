@@ -28,6 +28,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(f"{json_text(value)}\n")
 
 
+def count_text(number: int, noun: str) -> str:
+    """Returns "1 step" or "2 steps"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def json_text(value: Any) -> str:
     try:
         return _dump(value)

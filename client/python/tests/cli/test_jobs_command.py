@@ -1,5 +1,8 @@
 """`braid jobs` against a fake server."""
 
+import re
+
+import grpc
 import pytest
 import yaml
 
@@ -39,6 +42,7 @@ def events(ended):
 def test_init_prints_a_valid_spec(run, kind, tmp_path):
     ended = run("jobs", "init", kind)
     assert _job_specs.to_proto(yaml.safe_load(ended.out)).WhichOneof("kind") == kind
+    assert run("jobs", "init", kind, "-") == ended
     path = tmp_path / "new.yaml"
     assert lines(run("jobs", "init", kind, path)) == [f"wrote {path}"]
     assert path.read_text() == ended.out
@@ -63,7 +67,7 @@ def test_options_in_the_comments_of_a_spec_are_valid(text):
 
 
 def test_submit(submit, server):
-    assert lines(submit()) == ["submitted job a; braid jobs watch a shows its progress"]
+    assert lines(submit()) == ["submitted job a. To follow it: braid jobs watch a"]
     assert events(submit("--json")) == [{"id": "a", "state": "SUCCEEDED"}]
     assert list(server.jobs.jobs) == ["a"]
 
@@ -186,6 +190,15 @@ def test_cancel(submit, call, server):
     submit()
     assert lines(call("jobs", "cancel", "a")) == ["job a is CANCELLED"]
     assert events(call("jobs", "cancel", "a", "--json")) == [{"id": "a", "state": "CANCELLED"}]
+    server.jobs.jobs["a"].cancel_requested = True
+    shown = dict(line.split(maxsplit=1) for line in lines(call("jobs", "show", "a")))
+    assert shown["state"] == "CANCELLED"
+    assert "trainer" not in shown  # The job has never run.
+
+
+def test_cancel_of_a_job_that_has_ended(submit, call):
+    submit()
+    assert lines(call("jobs", "cancel", "a")) == ["job a has already ended: SUCCEEDED"]
 
 
 def test_rm(submit, call):
@@ -203,6 +216,86 @@ def test_logs(submit, call):
     assert events(call("jobs", "logs", "a", "--json"))[1] == {
         "time": 2.0, "level": "warning", "text": "slow disk",
     }  # fmt: skip
+
+
+def test_unknown_metric(submit, call):
+    submit()
+    ended = call("jobs", "metrics", "a", "--name", "loss", "--name", "nonsense")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        "braid: --name: job a has no metric 'nonsense' (expected one of: evaluation/loss, loss)\n"
+    )
+
+
+def test_errors_of_the_server_name_the_keys_of_the_spec(submit, call, server):
+    server.fail("SubmitJob", grpc.StatusCode.INVALID_ARGUMENT, "spec.train.weight_column: no 'w'")
+    assert submit("--dry-run").err == "braid: data.weights: no 'w' (INVALID_ARGUMENT)\n"
+    server.jobs.failure = "schedule.step.step_size: 0 is out of range"
+    ended = submit("--wait")
+    reason = "schedule.step_size: 0 is out of range"
+    assert ended.out.splitlines()[-1] == f"job a FAILED  {reason}"
+    shown = dict(line.split(maxsplit=1) for line in lines(call("jobs", "show", "a")))
+    assert shown["reason"] == reason
+
+
+EVERY_TRAINING_KEY = {
+    "kind": "train", "model": "m", "version": 2, "from_trainer": "t", "from_checkpoint": "c",
+    "data": {
+        "path": "p", "inputs": {"x": {"column": "a", "dtype": "FP32", "scale": 2}},
+        "targets": {"t": ["b", "c"]}, "split": {"validation": 0.1}, "weights": "w",
+    },
+    "evaluate": {"path": "e", "every": "2 steps", "metrics": ["mae"], "k": 3, "batch_size": 4},
+    "loss": {"name": "huber", "delta": 2, "output": "o"},
+    "optimizer": {"name": "AdamW", "lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-5},
+    "epochs": 2, "batch_size": 4, "shuffle": False, "drop_last": True, "publish": "best",
+    "best_metric": "mae", "tags": ["a"], "priority": 3,
+    "schedule": {"name": "CosineAnnealingLR", "T_max": 9, "warmup": {"steps": 2}},
+    "parameter_groups": [{"pattern": "a", "lr": 0.1}], "clip_grad_norm": 1, "clip_grad_value": 2,
+    "precision": "bfloat16", "grad_scaler": {"init_scale": 2}, "eval_modules": ["b"], "seed": 1,
+    "stages": [{"path": "a", "devices": ["cpu:0"]}], "micro_batch": 2, "checkpoint_every": 5,
+    "checkpoint_every_seconds": 6, "checkpoint_keep": 7,
+}  # fmt: skip
+EVERY_INFERENCE_KEY = {
+    "kind": "infer", "model": "m", "version": 2, "batch_size": 3,
+    "data": {"path": "p", "inputs": {"x": "a", "y": {"column": ["a", "b"], "dtype": "FP32"}}},
+    "output": {
+        "path": "o.npy", "format": "npy", "keep": ["id"], "outputs": {"y": "z"}, "overwrite": True,
+    },
+}  # fmt: skip
+
+
+def fields_of(message, path):
+    for field, value in message.ListFields():
+        repeated = hasattr(value, "append")
+        for index, each in enumerate(value if repeated else [value]):
+            where = f"{path}.{field.name}" + (f"[{index}]" if repeated else "")
+            if hasattr(each, "ListFields"):
+                yield from fields_of(each, where)
+            else:
+                yield where
+
+
+@pytest.mark.parametrize("spec", [EVERY_TRAINING_KEY, EVERY_INFERENCE_KEY])
+def test_each_field_of_a_spec_has_a_key(spec):
+    for field in fields_of(_job_specs.to_proto(spec), "spec"):
+        key = job_specs.with_keys(f"{field}: wrong", spec).removesuffix(": wrong")
+        value = spec
+        for part in re.findall(r"\w+", key):
+            value = value[int(part) if part.isdigit() else part]
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("spec.train.data.inputs[0].datatype: column 'datatype' is FP64; set the datatype to convert",
+     "data.inputs.x.dtype: column 'datatype' is FP64; set the dtype to convert"),
+    ("spec.train.publish: needs one (expected evaluation, or PUBLISH_LAST)",
+     "publish: needs one (expected evaluate, or publish: last)"),
+    ("spec.train.evaluation.path: missing (expected a dataset, or a validation_split above 0)",
+     "evaluate.path: missing (expected a dataset, or a data.split.validation above 0)"),
+    ("spec.train.losses[0].delta: -1", "loss.delta: -1"),
+    ("the disk is full", "the disk is full"),
+])  # fmt: skip
+def test_names_in_messages_about_a_spec(text, expected):
+    assert job_specs.with_keys(text, EVERY_TRAINING_KEY) == expected
 
 
 def test_metrics(submit, call):

@@ -14,6 +14,7 @@ import click
 from braid.cli import errors, options, settings
 from braid.cli.options import POSITIVE, Flags, Word, option, pass_flags
 from braid.cli.output import (
+    count_text,
     json_text,
     print_json,
     print_line,
@@ -49,7 +50,7 @@ def init(kind: str, file: str | None) -> None:
     from braid.cli import job_specs
 
     spec = job_specs.TRAIN if kind == "train" else job_specs.INFER
-    if file is None:
+    if file in (None, "-"):
         sys.stdout.write(spec)
         return
     try:
@@ -83,9 +84,10 @@ def submit(flags: Flags, spec: str, job_id: str | None, wait: bool, dry_run: boo
                 print_json({"rows": progress.total_rows, "steps": progress.total_steps})
             else:
                 length = (
-                    f"{progress.epochs} epochs, {progress.total_steps} steps"
+                    f"{count_text(progress.epochs, 'epoch')}, "
+                    f"{count_text(progress.total_steps, 'step')}"
                     if progress.total_steps
-                    else f"{progress.total_rows} rows"
+                    else count_text(progress.total_rows, "row")
                 )
                 print_line(f"{spec}: valid ({length})")
             return 0
@@ -94,7 +96,7 @@ def submit(flags: Flags, spec: str, job_id: str | None, wait: bool, dry_run: boo
             if flags.json:
                 print_json({"id": job.id, "state": job.info().state})
             else:
-                print_line(f"submitted job {job.id}; braid jobs watch {job.id} shows its progress")
+                print_line(f"submitted job {job.id}. To follow it: braid jobs watch {job.id}")
             return 0
         if not flags.json:
             print_line(f"submitted job {job.id}")
@@ -158,11 +160,12 @@ def show(flags: Flags, job: str) -> None:
     if flags.json:
         print_json(_as_json(info))
         return
+    cancelling = info.cancel_requested and not info.has_ended
     rows = [
         ("job", info.id),
         ("kind", info.kind),
         ("model", info.model),
-        ("state", info.state + (", to be cancelled" if info.cancel_requested else "")),
+        ("state", info.state + (", to be cancelled" if cancelling else "")),
         ("reason", _reason(info)),
         ("progress", _job_progress.figures(info.progress)),
         ("created", _time_text(info.created)),
@@ -171,7 +174,7 @@ def show(flags: Flags, job: str) -> None:
         ("attempts", str(info.attempts)),
         ("submitted by", info.identity),
         ("tags", ", ".join(info.spec.get("tags", ()))),
-        ("trainer", info.trainer),
+        ("trainer", info.trainer if info.attempts else ""),
         ("result", _result_text(info)),
     ]
     width = max(len(name) for name, _ in rows)
@@ -188,10 +191,12 @@ def cancel(flags: Flags, job: str) -> None:
         info = client.jobs.get(job).cancel()
     if flags.json:
         print_json({"id": info.id, "state": info.state})
-    elif info.has_ended:
+    elif info.state == "CANCELLED":
         print_line(f"job {info.id} is {info.state}")
+    elif info.has_ended:
+        print_line(f"job {info.id} has already ended: {info.state}")
     else:
-        print_line(f"job {info.id} ends after its current step")
+        print_line(f"cancelling job {info.id}: it stops after its current step")
 
 
 @command.command(
@@ -236,7 +241,13 @@ def logs(flags: Flags, job: str) -> None:
 @pass_flags
 def metrics(flags: Flags, job: str, names: Sequence[str]) -> None:
     with settings.connect(flags) as client:
-        series = client.jobs.get(job).metrics(names)
+        handle = client.jobs.get(job)
+        series = handle.metrics(names)
+        known = series if all(name in series for name in names) else handle.metrics()
+    for name in names:
+        if known and name not in known:
+            expected = f"expected one of: {', '.join(known)}"
+            raise errors.Failure(f"--name: job {job} has no metric {name!r} ({expected})")
     if flags.json:
         print_json({
             name: {"steps": each.steps.tolist(), "values": each.values.tolist()}
@@ -267,7 +278,10 @@ def _follow(job: Job, json: bool, *, prints_events: bool) -> int:
                 if prints_events:
                     print_event(event)
     except KeyboardInterrupt:
-        click.echo(f"braid: job {job.id} goes on; braid jobs watch {job.id} shows it", err=True)
+        click.echo(
+            f"braid: job {job.id} is still running; to follow it: braid jobs watch {job.id}",
+            err=True,
+        )
         return errors.INTERRUPTED
     info = job.info()
     if json:
@@ -296,10 +310,12 @@ class _LinePrinter:
     """Prints a line for each change of state but the last, and one for the progress every 5 s."""
 
     def __init__(self, json: bool) -> None:
+        from braid._job_progress import Rate
         from braid.jobs import ENDED_STATES
 
         self._json = json
         self._ended = ENDED_STATES
+        self._rate = Rate()
         self._next = 0.0
 
     def print(self, event: JobEvent) -> None:
@@ -309,8 +325,7 @@ class _LinePrinter:
             pass  # The result follows.
         elif event.transition is not None:
             _write(f"{event.transition.state}  {event.transition.reason}".rstrip())
-        elif event.progress and event.progress.total_rows and time.monotonic() >= self._next:
-        from braid._job_progress import Rate
+        elif event.progress and event.progress.total_rows:
             from braid import _job_progress
 
             now = time.monotonic()
@@ -318,7 +333,6 @@ class _LinePrinter:
             if now >= self._next:
                 self._next = now + _LINE_SECONDS
                 _write(_job_progress.figures(event.progress, rate))
-        self._rate = Rate()
 
 
 def _write(line: str) -> None:
@@ -335,6 +349,12 @@ def _time_text(time: datetime | None) -> str:
     return time_text(time) if time else ""
 
 
+def _reason(info: JobInfo) -> str:
+    from braid.cli import job_specs
+
+    return job_specs.with_keys(info.reason, info.spec)
+
+
 def _result_text(info: JobInfo) -> str:
     result = info.result
     if result is None:
@@ -342,19 +362,13 @@ def _result_text(info: JobInfo) -> str:
     parts = [f"version {result.version}"] if result.version is not None else []
     parts += [f"{name} {value:g}" for name, value in result.metrics.items()]
     if result.output:
-        parts.append(f"{result.rows} rows in {result.output}")
+        parts.append(f"{count_text(result.rows, 'row')} in {result.output}")
     return "  ".join(parts)
 
 
 def _result_json(info: JobInfo) -> dict[str, Any]:
     result = info.result
     return {
-def _reason(info: JobInfo) -> str:
-    from braid.cli import job_specs
-
-    return job_specs.with_keys(info.reason, info.spec)
-
-
         "id": info.id,
         "state": info.state,
         "reason": _reason(info),

@@ -9,7 +9,14 @@ import click
 
 from braid.cli import options, settings
 from braid.cli.options import Flags, Number, option, pass_flags
-from braid.cli.output import bytes_text, json_text, print_json, print_line, print_table
+from braid.cli.output import (
+    bytes_text,
+    count_text,
+    json_text,
+    print_json,
+    print_line,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from braid.data import Dataset
@@ -55,7 +62,11 @@ def list_datasets(flags: Flags, folder: str) -> None:
     ])  # fmt: skip
 
 
-@command.command("show", help="Show the columns of a dataset and its number of rows.")
+@command.command(
+    "show",
+    help="Show the columns and the number of rows of a dataset. The rows of CSV are not counted.",
+    short_help="Show the columns and the number of rows of a dataset",
+)
 @click.argument("path")
 @pass_flags
 def show(flags: Flags, path: str) -> None:
@@ -102,8 +113,11 @@ def preview(flags: Flags, path: str, columns: Sequence[str], rows: int) -> None:
 
 
 def _title(dataset: Dataset) -> str:
-    rows = "" if dataset.rows is None else f", {dataset.rows} rows"
-    return f"{dataset.path}  {dataset.format}{rows}"
+    if dataset.rows is None:
+        rows = f"rows unknown ({dataset.format} is counted while a job reads it)"
+    else:
+        rows = count_text(dataset.rows, "row")
+    return f"{dataset.path}  {dataset.format}, {rows}"
 
 
 def _cell(value: Any) -> str:

@@ -28,7 +28,7 @@ class Progress:
     epoch: int = 1
     step: int = 0
     loss: float = 0.0
-    samples_per_second: float = 0.0
+    rows_per_second: float = 0.0
 
     @property
     def epoch_text(self) -> str:
@@ -38,8 +38,8 @@ class Progress:
     def figures(self) -> str:
         """Step, loss and rate. The step is as wide as the last one, so that nothing moves."""
         step = str(self.step).rjust(len(str(self.steps)))
-        rate = rate_text(self.samples_per_second)
-        return f"{step}/{self.steps}  loss {loss_text(self.loss)}  {rate} samples/s"
+        rate = rate_text(self.rows_per_second)
+        return f"{step}/{self.steps}  loss {loss_text(self.loss)}  {rate} rows/s"
 
 
 def loss_text(loss: float) -> str:
@@ -47,8 +47,8 @@ def loss_text(loss: float) -> str:
     return f"{loss:.3e}" if size != 0 and (size < 1e-3 or size >= 1e4) else f"{loss:.4f}"
 
 
-def rate_text(samples_per_second: float) -> str:
-    return f"{samples_per_second:.1f}" if samples_per_second < 10 else f"{samples_per_second:.0f}"
+def rate_text(rows_per_second: float) -> str:
+    return f"{rows_per_second:.1f}" if rows_per_second < 10 else f"{rows_per_second:.0f}"
 
 
 class Printer:
@@ -87,7 +87,7 @@ class JsonPrinter(Printer):
             "step": progress.step,
             "steps": progress.steps,
             "loss": loss,
-            "samples_per_second": progress.samples_per_second,
+            "rows_per_second": progress.rows_per_second,
         })  # fmt: skip
 
     def message(self, line: str, event: Mapping[str, Any]) -> None:
@@ -146,7 +146,7 @@ class BarPrinter(Printer):
 class Reporter:
     """Counts what a training run has done, and has it printed.
 
-    Not counted in `total_steps` and `total_samples`: the steps before the run. `mean_loss` is that
+    Not counted in `total_steps` and `total_rows`: the steps before the run. `mean_loss` is that
     of the last epoch that ended; NaN if no loss was known; 0 before.
     """
 
@@ -155,7 +155,7 @@ class Reporter:
     ) -> None:
         """steps: in an epoch. made: of all steps, those made before."""
         self.total_steps = 0
-        self.total_samples = 0
+        self.total_rows = 0
         self.mean_loss = 0.0
         self._printer = printer
         self._clock = clock
@@ -179,8 +179,8 @@ class Reporter:
         now = self._clock()
         progress = self._progress
         self.total_steps += 1
-        self.total_samples += rows
-        self._samples += rows
+        self.total_rows += rows
+        self._rows += rows
         if loss is not None:
             self._loss_sum += loss * rows
             self._loss_rows += rows
@@ -189,7 +189,7 @@ class Reporter:
         progress.step += 1
         progress.loss = self._average / self._weight if self._weight else math.nan
         elapsed = now - self._epoch_start
-        progress.samples_per_second = self._samples / elapsed if elapsed > 0 else 0.0
+        progress.rows_per_second = self._rows / elapsed if elapsed > 0 else 0.0
         self._printer.step(progress, loss, now)
         if progress.step == progress.steps:
             self._end_epoch(now)
@@ -198,16 +198,16 @@ class Reporter:
         progress = self._progress
         seconds = now - self._epoch_start
         self.mean_loss = self._loss_sum / self._loss_rows if self._loss_rows else math.nan
-        rate = self._samples / seconds if seconds > 0 else 0.0
+        rate = self._rows / seconds if seconds > 0 else 0.0
         self.message(
             f"{progress.epoch_text}  {progress.steps} steps  mean loss {loss_text(self.mean_loss)}"
-            f"  {rate_text(rate)} samples/s  {seconds:.1f} s",
+            f"  {rate_text(rate)} rows/s  {seconds:.1f} s",
             {
                 "event": "epoch",
                 "epoch": progress.epoch,
                 "steps": progress.steps,
                 "mean_loss": self.mean_loss,
-                "samples_per_second": rate,
+                "rows_per_second": rate,
                 "seconds": seconds,
             },
         )
@@ -218,7 +218,7 @@ class Reporter:
 
     def _start_epoch(self, now: float) -> None:
         self._epoch_start = now
-        self._samples = 0
+        self._rows = 0
         # Over the rows whose loss is known.
         self._loss_sum = 0.0
         self._loss_rows = 0

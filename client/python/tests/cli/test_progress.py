@@ -34,12 +34,12 @@ def test_lines_come_once_a_second_and_once_an_epoch(clock, capsys):
         for _ in range(6):
             step(reporter, clock, 1.0, 0.5)
     assert capsys.readouterr().out.splitlines() == [
-        "epoch 1/2  step 2/3  loss 1.0000  20 samples/s",
-        "epoch 1/2  3 steps  mean loss 1.0000  20 samples/s  1.5 s",
-        "epoch 2/2  step 2/3  loss 1.0000  20 samples/s",
-        "epoch 2/2  3 steps  mean loss 1.0000  20 samples/s  1.5 s",
+        "epoch 1/2  step 2/3  loss 1.0000  20 rows/s",
+        "epoch 1/2  3 steps  mean loss 1.0000  20 rows/s  1.5 s",
+        "epoch 2/2  step 2/3  loss 1.0000  20 rows/s",
+        "epoch 2/2  3 steps  mean loss 1.0000  20 rows/s  1.5 s",
     ]
-    assert (reporter.total_steps, reporter.total_samples) == (6, 60)
+    assert (reporter.total_steps, reporter.total_rows) == (6, 60)
 
 
 def test_a_run_continues_in_the_middle_of_an_epoch(clock, capsys):
@@ -47,10 +47,10 @@ def test_a_run_continues_in_the_middle_of_an_epoch(clock, capsys):
         for _ in range(3):
             step(reporter, clock, 1.0, 1.0)
     assert capsys.readouterr().out.splitlines() == [
-        "epoch 2/3  step 3/4  loss 1.0000  10 samples/s",
-        "epoch 2/3  step 4/4  loss 1.0000  10 samples/s",
-        "epoch 2/3  4 steps  mean loss 1.0000  10 samples/s  2.0 s",
-        "epoch 3/3  step 1/4  loss 1.0000  10 samples/s",
+        "epoch 2/3  step 3/4  loss 1.0000  10 rows/s",
+        "epoch 2/3  step 4/4  loss 1.0000  10 rows/s",
+        "epoch 2/3  4 steps  mean loss 1.0000  10 rows/s  2.0 s",
+        "epoch 3/3  step 1/4  loss 1.0000  10 rows/s",
     ]
     assert reporter.total_steps == 3
 
@@ -63,10 +63,10 @@ def test_json_has_every_step_with_its_own_loss(clock, capsys):
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert events == [
         {"event": "step", "epoch": 1, "step": 1, "steps": 2, "loss": 4.0,
-         "samples_per_second": 20.0},
+         "rows_per_second": 20.0},
         {"event": "step", "epoch": 1, "step": 2, "steps": 2, "loss": 2.0,
-         "samples_per_second": 20.0},
-        {"event": "epoch", "epoch": 1, "steps": 2, "mean_loss": 3.0, "samples_per_second": 20.0,
+         "rows_per_second": 20.0},
+        {"event": "epoch", "epoch": 1, "steps": 2, "mean_loss": 3.0, "rows_per_second": 20.0,
          "seconds": 1.0},
         {"event": "published", "version": 2},
     ]
@@ -76,7 +76,7 @@ def test_unknown_losses_are_left_out_of_the_mean(clock, capsys):
     with Reporter(JsonPrinter(), 2, 3, 0, clock) as reporter:
         for loss, rows in ((2.0, 10), (None, 10), (4.0, 30)):
             step(reporter, clock, loss, 1.0, rows)
-        assert (reporter.mean_loss, reporter.total_samples) == (3.5, 50)
+        assert (reporter.mean_loss, reporter.total_rows) == (3.5, 50)
         for _ in range(3):
             step(reporter, clock, None, 1.0)
         assert math.isnan(reporter.mean_loss)

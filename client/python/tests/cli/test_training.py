@@ -34,7 +34,7 @@ def test_trains_publishes_and_deletes_the_trainer(call, server, data):
     assert out[0] == "trainer toy from toy version 1 on cpu:0, cpu:1"
     assert out[1].startswith("epoch 1/2  3 steps  mean loss 1.8000  ")
     assert out[2].startswith("epoch 2/2  3 steps  mean loss 4.8000  ")
-    assert out[3].startswith("trained 6 steps on 10 samples in ")
+    assert out[3].startswith("trained 6 steps on 10 rows in ")
     assert out[3].endswith(", last epoch's mean loss 4.8000")
     assert out[4] == "published toy version 2"
     assert server.trainers == {}
@@ -70,7 +70,7 @@ def test_events_as_json(call, data):
         "stage", "device", "rows", "inputs", "outputs"
     }
     assert by_name["summary"].keys() == {
-        "event", "steps", "samples", "seconds", "samples_per_second", "mean_loss"
+        "event", "steps", "rows", "seconds", "rows_per_second", "mean_loss"
     }
     assert by_name["published"] == {"event": "published", "model": "toy", "version": 2}
 

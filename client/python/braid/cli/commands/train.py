@@ -130,7 +130,7 @@ def _creation(name: str, group: str, **settings: Any) -> Any:
 )
 @_creation(
     "--micro-batch", _PLACE, type=_INT64, default=0, metavar="ROWS",
-    help="Maximum of rows that a device works on at once",
+    help="Maximum rows per forward pass on a device",
 )
 @_creation(
     "--stage", _PLACE, multiple=True, metavar="PATH=DEVICE,…",
@@ -424,17 +424,17 @@ def _announce(info: TrainerInfo, reporter: Reporter) -> None:
 def _summarize(reporter: Reporter, seconds: float) -> None:
     from braid.cli.progress import loss_text, rate_text
 
-    steps, samples = reporter.total_steps, reporter.total_samples
-    rate = samples / seconds if seconds > 0 else 0.0
+    steps, rows = reporter.total_steps, reporter.total_rows
+    rate = rows / seconds if seconds > 0 else 0.0
     reporter.message(
-        f"trained {steps} steps on {samples} samples in {seconds:.1f} s, {rate_text(rate)} "
-        f"samples/s, last epoch's mean loss {loss_text(reporter.mean_loss)}",
+        f"trained {steps} steps on {rows} rows in {seconds:.1f} s, {rate_text(rate)} "
+        f"rows/s, last epoch's mean loss {loss_text(reporter.mean_loss)}",
         {
             "event": "summary",
             "steps": steps,
-            "samples": samples,
+            "rows": rows,
             "seconds": seconds,
-            "samples_per_second": rate,
+            "rows_per_second": rate,
             "mean_loss": reporter.mean_loss,
         },
     )

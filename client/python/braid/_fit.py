@@ -168,7 +168,8 @@ def _named(part: Any, names: Sequence[str], field: str) -> Tensors:
     values = list(part) if isinstance(part, (list, tuple)) else [part]
     if len(values) != len(names):
         raise ValueError(
-            f"{field}: a batch has {len(values)} tensors (expected {len(names)}: "
+            f"{field}: a batch has {len(values)} {'tensor' if len(values) == 1 else 'tensors'} "
+            f"(expected {len(names)}: "
             f"{', '.join(names)}; or a dict)"
         )
     return dict(zip(names, values))

@@ -25,7 +25,7 @@ COMMANDS = (
 )  # fmt: skip
 EPILOG = """\
 These options may also follow the command. A profile in a configuration file can set them: see braid
-config --help and docs/reference/command.md.
+config --help.
 
 \b
 Exit codes: 0 success; 1 the server or the model rejected the call, or output could not be

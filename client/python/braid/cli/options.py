@@ -158,6 +158,11 @@ class _Common(click.Command):
         self._shows_global_options = shows_global_options
         self.params += _global_options()
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Returns the line in a list of commands: a phrase without a full stop."""
+        text = super().get_short_help_str(limit)
+        return text if text.endswith("...") else text.removesuffix(".")
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)

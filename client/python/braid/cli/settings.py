@@ -109,6 +109,12 @@ def connect(flags: Flags) -> Iterator[braid.Client]:
                     f"server: no answer from {address}: {reason} ({error.code.name})"
                 ) from None
             yield client
+    except braid.Unauthenticated as error:
+        if security["token"] is None and "TOKEN" in error.message:
+            raise errors.Failure(
+                f"{error.message}; set --token_file or BRAID_TOKEN ({error.code.name})"
+            ) from None
+        raise errors.rejected(error) from None
     except braid.BraidError as error:
         raise errors.rejected(error) from None
     except ValueError as error:

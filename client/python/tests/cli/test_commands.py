@@ -106,9 +106,12 @@ def test_labels(call, server):
         {"model": "fashion", "label": "stable", "version": None, "previous_version": 2}
     ]
     assert server.labels == {}
-    for arguments in ([], [1, "--remove"]):
+    for arguments, problem in (
+        ([], "missing (give a version, or --remove)"),
+        ([1, "--remove"], "given with --remove (expected one of them)"),
+    ):
         ended = call("models", "label", "fashion", "stable", *arguments)
-        assert ended.code == 2 and "expected VERSION or --remove" in ended.err
+        assert (ended.code, ended.err) == (2, f"braid: VERSION: {problem}\n")
 
 
 def test_delete_version(call):
@@ -182,7 +185,7 @@ def test_rollback_says_that_it_pins(call):
         "version 1 is pinned: later exports and uploads are not served until the next publish or: "
         "braid models unpin fashion",
     ]
-    assert lines(call("rollback", "fashion", 2)) == ["fashion serves version 2 (until now: version 2)"]
+    assert lines(call("rollback", "fashion", 2)) == ["fashion serves version 2 (as before)"]
     assert events(call("rollback", "fashion", 1, "--json")) == [
         {"model": "fashion", "version": 1, "previous_version": 2, "pinned": True}
     ]

@@ -1,5 +1,7 @@
 """Command lines that are wrong, and the help."""
 
+import re
+
 import pytest
 
 from braid.cli import main
@@ -76,6 +78,12 @@ def test_help_of_the_command_lists_commands_and_global_options(run):
                  "--token_file", "--profile", "Exit codes: "):
         assert word in text
     assert "..." not in text.partition("Commands:")[2].partition("\n\n")[0]
+
+
+def test_lists_of_commands_have_no_full_stops(run):
+    for group in ("", "jobs", "models", "checkpoints"):
+        listed = run(*group.split(), "--help").out.partition("Commands:")[2].partition("\n\n")[0]
+        assert not re.search(r"[^.]\.$", listed, re.MULTILINE), group
 
 
 def test_version(run):

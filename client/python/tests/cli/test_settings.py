@@ -1,6 +1,7 @@
 """The server and the credentials: command line, environment and profiles."""
 
 import click
+import grpc
 import pytest
 
 from braid.cli import settings
@@ -116,6 +117,20 @@ def test_errors_in_the_file_name_the_key(write_config, text, message):
     with pytest.raises(click.UsageError) as caught:
         settings.load(Flags(profile="a"))
     assert caught.value.message.startswith(f"{path}{message}")
+
+
+def test_a_missing_token_is_named(call, server):
+    message = "the call has no credentials (expected `authorization: Bearer TOKEN`)"
+    server.fail("ServerLive", grpc.StatusCode.UNAUTHENTICATED, message)
+    ended = call("devices")
+    assert ended.err == f"braid: {message}; set --token_file or BRAID_TOKEN (UNAUTHENTICATED)\n"
+
+
+def test_config_show_says_why_no_profile_is_used(run, write_config):
+    path = settings.config_path()
+    assert run("config", "show").out.startswith(f"no profile ({path} does not exist)\n")
+    write_config("")
+    assert run("config", "show").out.startswith(f"no profile ({path} selects none)\n")
 
 
 def test_unknown_profile(write_config):

@@ -86,7 +86,7 @@ def test_configuration_has_the_names(tmp_path, format, module, options, names):
     (["a", "a"], ValueError, "output_names: 'a' .*not empty or equal"),
     (["a", ""], ValueError, "output_names: ''"),
     (["a", "b__0"], ValueError, "output_names: 'b__0' is output 1"),
-    (["a"], braid.ExportError, "^output_names: 1 names for the 2 outputs output__0, output__1$"),
+    (["a"], braid.ExportError, r"^output_names: 1 name for 2 outputs \(output__0, output__1\)$"),
 ])
 def test_invalid_names_are_rejected(tmp_path, names, error, message):
     with pytest.raises(error, match=message):

@@ -13,10 +13,10 @@ from braid.cli.output import bytes_text, print_json, print_line, print_table, ti
 if TYPE_CHECKING:
     from braid.results import Checkpoint
 
-command = options.Group("checkpoints", help="List, save or restore the checkpoints of a trainer")
+command = options.Group("checkpoints", help="List, save or restore the checkpoints of a trainer.")
 
 
-@command.command("list", help="List the checkpoints, the oldest first")
+@command.command("list", help="List the checkpoints, the oldest first.")
 @click.argument("trainer")
 @pass_flags
 def list_checkpoints(flags: Flags, trainer: str) -> None:
@@ -40,7 +40,7 @@ def list_checkpoints(flags: Flags, trainer: str) -> None:
     ])  # fmt: skip
 
 
-@command.command("save", help="Write a checkpoint, and wait until it is durable")
+@command.command("save", help="Write a checkpoint, and wait until it is durable.")
 @click.argument("trainer")
 @pass_flags
 def save(flags: Flags, trainer: str) -> None:

@@ -18,7 +18,7 @@ Examples:
 
 
 @options.command(
-    "completion", help="Print a script that completes braid in a shell", epilog=EPILOG
+    "completion", help="Print a script that completes braid in a shell.", epilog=EPILOG
 )
 @click.argument("shell", metavar="bash|zsh|fish", type=Word(("bash", "zsh", "fish")))
 @click.pass_context

@@ -29,7 +29,7 @@ command = options.Group(
 )
 
 
-@command.command("path", help="Print the path of the configuration file")
+@command.command("path", help="Print the path of the configuration file.")
 @pass_flags
 def path(flags: Flags) -> None:
     found = settings.config_path()
@@ -39,7 +39,7 @@ def path(flags: Flags) -> None:
         print_line(str(found))
 
 
-@command.command("show", help="Print the settings in use, and where each comes from")
+@command.command("show", help="Print the settings in use, and where each comes from.")
 @pass_flags
 def show(flags: Flags) -> None:
     loaded = settings.load(flags)
@@ -56,7 +56,11 @@ def show(flags: Flags) -> None:
             },
         })  # fmt: skip
         return
-    print_line(f"profile {loaded.profile or '(none)'} of {settings.config_path()}")
+    file = settings.config_path()
+    if loaded.profile:
+        print_line(f"profile {loaded.profile} of {file}")
+    else:
+        print_line(f"no profile ({file} {'selects none' if file.exists() else 'does not exist'})")
     print_table([
         ("setting", "value", "source"),
         *((key, _text(value.value), value.source) for key, value in shown.items()),

@@ -9,7 +9,7 @@ from braid.cli.options import Flags, Word, option, pass_flags
 from braid.cli.output import bytes_text, print_json, print_line
 
 
-@options.command("download", help="Write the model of a trainer, with its weights, to a file")
+@options.command("download", help="Write the model of a trainer, with its weights, to a file.")
 @click.argument("trainer")
 @click.argument("file", type=click.Path())
 @option(

@@ -25,7 +25,7 @@ Example:
 
 
 @options.command(
-    "evaluate", help="Measure the current weights of a trainer on .npy files", epilog=EPILOG
+    "evaluate", help="Measure the current weights of a trainer on .npy files.", epilog=EPILOG
 )
 @click.argument("trainer")
 @option(

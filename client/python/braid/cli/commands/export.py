@@ -84,7 +84,7 @@ _INPUT = "NAME=DTYPE[:DIMS][@LOW..HIGH]"
 )
 @option(
     "--precision", "precisions", type=Word(("bfloat16", "float16", "none")), multiple=True,
-    help="Add a mixed precision to the model's own; may be repeated [default: bfloat16 for models "
+    help="Also export training in this mixed precision; repeatable [default: bfloat16 for models "
     "in float32, and float16 on a GPU]",
 )
 @option(

@@ -44,7 +44,7 @@ class _Result:
     split: list[Chunk]
 
 
-@options.command("infer", help="Run a model on a batch in .npy files", epilog=EPILOG)
+@options.command("infer", help="Run a model on a batch in .npy files.", epilog=EPILOG)
 @click.argument("model")
 @option(
     "--input", "inputs", multiple=True, required=True, metavar=files.FILE,

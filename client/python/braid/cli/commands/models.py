@@ -44,7 +44,7 @@ def command(ctx: click.Context) -> None:
             _list(client, flags.json)
 
 
-@command.command("show", help="Show the inputs, outputs and all versions of a model")
+@command.command("show", help="Show the inputs, outputs and all versions of a model.")
 @click.argument("model")
 @pass_flags
 def show(flags: Flags, model: str) -> None:
@@ -102,11 +102,11 @@ def pin(flags: Flags, model: str, version: int) -> None:
     if flags.json:
         print_json({"model": model, "version": version, "previous_version": previous})
         return
-    print_line(f"{model} serves version {version} (until now: version {previous})")
+    print_line(f"{model} serves version {version}{before_text(version, previous)}")
     print_line(pin_text(model, version))
 
 
-@command.command("unpin", help="End a pin, and serve the newest version")
+@command.command("unpin", help="End a pin, and serve the newest version.")
 @click.argument("model")
 @pass_flags
 def unpin(flags: Flags, model: str) -> None:
@@ -120,8 +120,8 @@ def unpin(flags: Flags, model: str) -> None:
 
 @command.command(
     "label",
-    help="Point a label, such as stable, at a version, which requests may then name by it. "
-    "Without VERSION: remove the label, with --remove.",
+    help="Point a label, such as stable, at a version. Requests can then use the label in place of "
+    "a number. --remove deletes the label.",
     short_help="Point a label at a version, or remove it",
 )
 @click.argument("model")
@@ -131,7 +131,9 @@ def unpin(flags: Flags, model: str) -> None:
 @pass_flags
 def label(flags: Flags, model: str, label: str, version: int | None, remove: bool) -> None:
     if remove == (version is not None):
-        raise errors.usage("VERSION", "wrong number of values", "expected VERSION or --remove")
+        problem = "given with --remove" if remove else "missing"
+        expected = "expected one of them" if remove else "give a version, or --remove"
+        raise errors.usage("VERSION", problem, expected)
     with settings.connect(flags) as client:
         previous = client.set_label(model, label, version)
     if flags.json:
@@ -139,12 +141,12 @@ def label(flags: Flags, model: str, label: str, version: int | None, remove: boo
             "model": model, "label": label, "version": version, "previous_version": previous,
         })  # fmt: skip
         return
-    before = "" if previous is None else f" (until now: version {previous})"
+    before = "" if previous is None else before_text(version, previous)
     now = "removed" if version is None else f"version {version}"
     print_line(f"{model} {label}: {now}{before}")
 
 
-@command.command("delete", help="Delete a version that was published or uploaded")
+@command.command("delete", help="Delete a version that was published or uploaded.")
 @click.argument("model")
 @click.argument("version", type=_VERSION)
 @pass_flags
@@ -179,6 +181,11 @@ def upload(flags: Flags, model: str, path: str) -> None:
         f"; not served: version {each.version} is pinned" for each in versions if each.pinned
     )
     print_line(f"{model}: uploaded {path} as version {reply.version}{pins}")
+
+
+def before_text(version: int | None, previous: int) -> str:
+    """Returns the version that was in the place of `version`, in parentheses."""
+    return " (as before)" if version == previous else f" (until now: version {previous})"
 
 
 def pin_text(model: str, version: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from braid.cli import options, settings
-from braid.cli.commands.models import pin_text
+from braid.cli.commands.models import before_text, pin_text
 from braid.cli.options import Flags, Number, pass_flags
 from braid.cli.output import print_json, print_line
 
@@ -33,6 +33,7 @@ def command(flags: Flags, model: str, version: int) -> None:
             "pinned": reply.pinned,
         })  # fmt: skip
         return
-    print_line(f"{model} serves version {version} (until now: version {reply.previous_version})")
+    before = before_text(version, reply.previous_version)
+    print_line(f"{model} serves version {version}{before}")
     if reply.pinned:
         print_line(pin_text(model, version))

@@ -78,7 +78,7 @@ def _creation(name: str, group: str, **settings: Any) -> Any:
 )
 @option(
     "--seed", type=_UINT64, metavar="N", group=_DATA,
-    help="Decides the orders, and dropout and the like in the model [default: 0]",
+    help="Seed of the row order, and of dropout in the model [default: 0]",
 )
 @_creation(
     "--loss", _LOSS, multiple=True, metavar="NAME[:KEY=VALUE,…]",
@@ -125,8 +125,8 @@ def _creation(name: str, group: str, **settings: Any) -> Any:
 )
 @_creation(
     "--eval-modules", _PLACE, multiple=True, metavar="PATTERN",
-    help="Run submodules whose paths match the pattern, and theirs, in evaluation mode in "
-    "training, such as the batch norm of a frozen backbone; repeat for each pattern",
+    help="Run matching submodules, and everything inside them, in evaluation mode in training, "
+    "such as the batch norm of a frozen backbone; repeat for each pattern",
 )
 @_creation(
     "--micro-batch", _PLACE, type=_INT64, default=0, metavar="ROWS",

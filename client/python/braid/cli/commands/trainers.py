@@ -36,9 +36,9 @@ def command(ctx: click.Context) -> None:
             _list(client, flags.json)
 
 
-@command.command("delete", help="Delete a trainer and its checkpoints; published versions stay")
+@command.command("delete", help="Delete a trainer and its checkpoints; published versions stay.")
 @click.argument("trainer")
-@option("--yes", is_flag=True, help="Do not ask, which a terminal does otherwise")
+@option("--yes", is_flag=True, help="Delete without asking for confirmation")
 @pass_flags
 def delete(flags: Flags, trainer: str, yes: bool) -> None:
     if not yes and sys.stdin.isatty():

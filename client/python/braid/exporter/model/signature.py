@@ -199,7 +199,8 @@ def flatten_outputs(
     names = [path or f"output__{place}" for place, (path, _) in enumerate(leaves)]
     if given and len(given) != len(names):
         raise NamesMismatch(
-            f"output_names: {len(given)} names for the {len(names)} outputs {', '.join(names)}"
+            f"output_names: {len(given)} {'name' if len(given) == 1 else 'names'} for "
+            f"{len(names)} {'output' if len(names) == 1 else 'outputs'} ({', '.join(names)})"
         )
     names = list(given) or names
     for name in names:

@@ -211,6 +211,16 @@ TEST_F(DatasetBatchesTest, NamesTheRowThatCannotBeUsed) {
               RefusesField("spec.train.data.path", HasSubstr("column 'x', row 1: null")));
 }
 
+TEST_F(DatasetBatchesTest, NoticesThatAPackedTableChanges) {
+  DatasetBatches source = Make(MakeOptions());
+  ASSERT_THAT(source.Rows(&context_, &identity_), IsOk());
+  EXPECT_THAT(source.CheckUnchanged(), IsOk());
+  WriteParquet(dir_.path() / "ids.parquet", *MakeIds(0, 99));
+  EXPECT_THAT(source.CheckUnchanged(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("'ids.parquet' has changed since the job started")));
+}
+
 TEST_F(DatasetBatchesTest, NoticesThatTheDataIsAnother) {
   ASSERT_THAT(Make(MakeOptions()).Rows(&context_, &identity_), IsOk());
   ASSERT_THAT(Make(MakeOptions()).Rows(&context_, &identity_), IsOk());

@@ -240,7 +240,7 @@ TEST_F(JobSchedulerTest, FullQueueRejectsNewJobsButNotRetries) {
   NewJob job;
   job.id = "c";
   EXPECT_THAT(scheduler_->Submit(job), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                HasSubstr("--max_queued_jobs allows 1")));
+                                                HasSubstr("--max_queued_jobs=1")));
   Submit("b");
 }
 

@@ -88,7 +88,7 @@ TEST_F(LogTest, EachModuleHasItsLevel) {
   SetLogLevels(levels);
   EXPECT_EQ(LogLevelsText(GetLogLevels()),
             "server=warning,rpc=warning,models=warning,training=debug,devices=warning,"
-            "storage=warning,access=info");
+            "storage=warning,jobs=warning,access=info");
   EXPECT_EQ(Written([] { Log(LogModule::kServer).info("no"); }), "");
   EXPECT_THAT(Written([] { Log(LogModule::kTraining).debug("yes"); }), HasSubstr("yes"));
 }

@@ -62,7 +62,7 @@ TEST(CheckScheduleTest, ExponentialsAndCosinesFieldsOutOfRange) {
 
 TEST(CheckScheduleTest, OneCyclesFieldsOutOfRange) {
   const auto refuses = [](OneCycleScheduleSpec spec, const std::string& field) {
-    EXPECT_THAT(Check(spec), RefusesField("schedule.one_cycle." + field, HasSubstr("range")));
+    EXPECT_THAT(Check(spec), RefusesField("schedule.one_cycle." + field, HasSubstr("expected")));
   };
   refuses({}, "max_lr");
   refuses({.max_lr = kInf}, "max_lr");

@@ -49,7 +49,7 @@ output: {path: scores.parquet, keep: [id, label], outputs: {output__0: logits}}
 """
 DATA = {"path": "train.parquet", "inputs": {"x": "image"}, "targets": {"target": "label"}}
 # Of a model whose output has no dimension of classes.
-PRICES = {"path": "long.parquet", "inputs": {"x": "image"},
+PRICES = {"path": "long.parquet", "inputs": {"input": "image"},
           "targets": {"target": {"column": "weight", "dtype": "FP32"}}}  # fmt: skip
 INPUTS = {"path": "test.parquet", "inputs": {"x": "image"}}
 SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}

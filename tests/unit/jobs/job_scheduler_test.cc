@@ -239,8 +239,8 @@ TEST_F(JobSchedulerTest, FullQueueRejectsNewJobsButNotRetries) {
   Submit("b");
   NewJob job;
   job.id = "c";
-  EXPECT_THAT(scheduler_->Submit(job), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                HasSubstr("--max_queued_jobs=1")));
+  EXPECT_THAT(scheduler_->Submit(job),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--max_queued_jobs=1")));
   Submit("b");
 }
 

@@ -95,7 +95,7 @@ def test_folder_that_conflicts_with_a_published_version_is_reported(
     server.start_again(signal.SIGTERM)
     assert outputs(client) == versions[2]
     (line,) = [line for line in server.log.splitlines() if "is not served" in line]
-    for told in (f"'{model / '2'}/", "version 2", "trainer 'publisher'", "folder to 3"):
+    for told in (f"'{model / '2'}/", "version 2", "trainer 'publisher'", "rename it to 3"):
         assert told in line
     (model / "2").rename(model / "3")
     server.start_again(signal.SIGTERM)

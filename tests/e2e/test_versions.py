@@ -143,7 +143,7 @@ def test_list_shows_a_folder_that_is_ignored(server: DurableServer, client: brai
     server.start_again()
     ignored = [each for each in client.list_versions(MODEL) if each.state == "ignored"]
     assert [(each.version, each.origin) for each in ignored] == [(3, "exported")]
-    assert "trainer 't'" in ignored[0].reason and "folder to 4" in ignored[0].reason
+    assert "trainer 't'" in ignored[0].reason and "rename it to 4" in ignored[0].reason
     folder = server.repository / MODEL
     (folder / "3").rename(folder / str(client.reserve_version(MODEL)))
     server.start_again()

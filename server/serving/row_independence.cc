@@ -283,7 +283,7 @@ class Tester {
   }
 
   static at::Tensor DrawFloats(const std::vector<int64_t>& shape, Fill fill, bool first) {
-    const at::Tensor numbers = at::empty(shape, c10::kDouble);
+    at::Tensor numbers = at::empty(shape, c10::kDouble);
     switch (fill) {
       case Fill::kSmall:
         return numbers.uniform_(0, kSmallNumber);
@@ -300,7 +300,7 @@ class Tester {
   // Draws integers. The lowest integer stands in for NaN.
   static at::Tensor DrawIntegers(const std::vector<int64_t>& shape, Fill fill,
                                  const ValueRange& range) {
-    const at::Tensor numbers = at::empty(shape, c10::kLong);
+    at::Tensor numbers = at::empty(shape, c10::kLong);
     const auto width = static_cast<double>(range.max) - static_cast<double>(range.min);
     const auto low = range.min + static_cast<int64_t>(width * kSmallNumber);
     switch (fill) {

@@ -104,6 +104,12 @@ absl::StatusOr<std::shared_ptr<const MappedRange>> MappedRange::Map(
       new MappedRange(std::move(file), std::move(mapping), bytes));
 }
 
+void MappedRange::ExpectRandomAccess() const {
+  if (mapping_ != nullptr) {
+    mapping_->ExpectRandomAccess();
+  }
+}
+
 absl::Status MappedRange::Check() const {
   BRAID_RETURN_IF_ERROR(file_->CheckUnchanged());
   if (mapping_ != nullptr && mapping_->damaged()) {

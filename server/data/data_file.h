@@ -64,6 +64,8 @@ class MappedRange {
 
   const char* data() const { return mapping_ == nullptr ? nullptr : mapping_->data(); }
   size_t bytes() const { return bytes_; }
+  // As GuardedMapping::ExpectRandomAccess().
+  void ExpectRandomAccess() const;
   // ABORTED if the file changed, so that what was read from `data()` is not reliable.
   absl::Status Check() const;
 

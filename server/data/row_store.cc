@@ -1,6 +1,7 @@
 #include "server/data/row_store.h"
 
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "server/base/status.h"
@@ -13,6 +14,21 @@ RowStore::RowStore(int64_t rows, std::vector<Field> fields)
     : rows_(rows), fields_(std::move(fields)) {
   for (const Field& field : fields_) {
     row_bytes_ += *RowBytes({field.tensor.TargetType(field.stored.type), field.stored.shape});
+  }
+}
+
+size_t RowStore::stored_bytes() const {
+  std::set<const MappedRange*> ranges;
+  size_t bytes = 0;
+  for (const Field& field : fields_) {
+    bytes += ranges.insert(field.range.get()).second ? field.range->bytes() : 0;
+  }
+  return bytes;
+}
+
+void RowStore::ExpectRandomAccess() const {
+  for (const Field& field : fields_) {
+    field.range->ExpectRandomAccess();
   }
 }
 

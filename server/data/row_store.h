@@ -38,6 +38,12 @@ class RowStore {
   // Bytes of one row of all tensors that Gather() returns.
   size_t row_bytes() const { return row_bytes_; }
 
+  // Bytes of all rows in the files.
+  size_t stored_bytes() const;
+  // Tells the system that rows are read in random order, so that it reads no rows ahead. Only
+  // useful if the files do not fit into memory.
+  void ExpectRandomAccess() const;
+
   // Copies the rows into one tensor per field, in their order, converted as the fields ask. Blocks
   // on the disk. ABORTED if a file changed; INVALID_ARGUMENT names the row of a value that cannot
   // be converted.

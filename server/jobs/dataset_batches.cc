@@ -16,6 +16,7 @@
 #include "server/data/batch_loader.h"
 #include "server/data/read_ahead.h"
 #include "server/data/tensor_column.h"
+#include "server/devices/host_memory.h"
 
 namespace braid {
 namespace {
@@ -136,6 +137,12 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
   }
   BRAID_ASSIGN_OR_RETURN(RowOrder::Options order,
                          MakeOrder(context, dataset.source.get(), (*store)->rows()));
+  const auto memory = static_cast<size_t>(ReachableHostBytes("/"));
+  const bool random = !options_.evaluation && (options_.shuffle || !options_.weight_column.empty());
+  if (random && (*store)->stored_bytes() > memory) {
+    // Pages that are read ahead would be dropped before their rows are used.
+    (*store)->ExpectRandomAccess();
+  }
   packed_identity_ = dataset.source->arrays() == nullptr ? *identity : "";
   store_ = *std::move(store);
   order_ = std::make_shared<const RowOrder>(std::move(order));

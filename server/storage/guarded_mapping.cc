@@ -131,6 +131,10 @@ GuardedMapping::~GuardedMapping() {
   slots[slot_].pages.store(0, std::memory_order_release);
 }
 
+void GuardedMapping::ExpectRandomAccess() const {
+  madvise(pages_, pages_bytes_, MADV_RANDOM);  // only advice, so errors do not matter
+}
+
 bool GuardedMapping::damaged() const { return slots[slot_].damaged.load(); }
 
 }  // namespace braid

@@ -29,6 +29,8 @@ class GuardedMapping {
 
   char* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  // Tells the system that accesses have no order, so that it reads no pages ahead.
+  void ExpectRandomAccess() const;
   // Returns true once an access met a truncated page. Such reads return zeros.
   bool damaged() const;
 

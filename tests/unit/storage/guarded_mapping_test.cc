@@ -5,11 +5,15 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/storage/file_descriptor.h"
@@ -17,6 +21,9 @@
 
 namespace braid {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr size_t kPage = 4096;
 
@@ -36,6 +43,25 @@ TEST_F(GuardedMappingTest, SharesAnyRangeOfTheFile) {
   ASSERT_EQ(pread(file_.get(), &byte, 1, kPage + 6), 1);
   EXPECT_EQ(byte, 'X');
   EXPECT_FALSE(mapping->damaged());
+}
+
+TEST_F(GuardedMappingTest, RandomAccessTurnsReadAheadOff) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto mapping, GuardedMapping::Map(file_.get(), 0, 4 * kPage));
+  const auto flags = [&] {
+    const std::string start = absl::StrFormat("%x-", reinterpret_cast<uintptr_t>(mapping->data()));
+    std::ifstream maps("/proc/self/smaps");
+    bool found = false;
+    for (std::string line; std::getline(maps, line);) {
+      found = found || absl::StartsWith(line, start);
+      if (found && absl::StartsWith(line, "VmFlags:")) {
+        return line;
+      }
+    }
+    return std::string();
+  };
+  EXPECT_THAT(flags(), Not(HasSubstr(" rr")));
+  mapping->ExpectRandomAccess();
+  EXPECT_THAT(flags(), HasSubstr(" rr"));
 }
 
 TEST_F(GuardedMappingTest, SurvivesTruncationOfTheFile) {

@@ -64,7 +64,7 @@ class MappedRange {
 
   const char* data() const { return mapping_ == nullptr ? nullptr : mapping_->data(); }
   size_t bytes() const { return bytes_; }
-  // As GuardedMapping::ExpectRandomAccess().
+  // Tells the system that accesses have no order, so that it reads no pages ahead.
   void ExpectRandomAccess() const;
   // ABORTED if the file changed, so that what was read from `data()` is not reliable.
   absl::Status Check() const;

@@ -48,7 +48,7 @@ data: {path: test.parquet, inputs: {x: image}}
 output: {path: scores.parquet, keep: [id, label], outputs: {output__0: logits}}
 """
 DATA = {"path": "train.parquet", "inputs": {"x": "image"}, "targets": {"target": "label"}}
-# Of a model whose output has no dimension of classes.
+# For a model whose output has no dimension of classes.
 PRICES = {"path": "long.parquet", "inputs": {"input": "image"},
           "targets": {"target": {"column": "weight", "dtype": "FP32"}}}  # fmt: skip
 INPUTS = {"path": "test.parquet", "inputs": {"x": "image"}}

@@ -1,4 +1,4 @@
-"""A GPU that fails: requests on it fail, the server lives on until it is told to end."""
+"""After a GPU fails, its requests fail, and the server runs until SIGTERM."""
 
 from __future__ import annotations
 

@@ -108,9 +108,9 @@ class TrainerRegistry {
   // RestoreCheckpoint() brings it back. No-op if it is not in memory. FAILED_PRECONDITION if it is
   // used meanwhile, or without a data directory.
   void Unload(std::string name, Done done) ABSL_LOCKS_EXCLUDED(mu_);
-  // Checks that Create() would accept the specification, as far as that can be told without memory
-  // for gradients and optimizer, and that the trainer could be used so. Errors as Trainer::Check()
-  // and for from_trainer. Blocks on the disk.
+  // Checks the specification as Create() does, but allocates no gradients and no optimizer, and
+  // checks that the trainer allows `use`. Errors as Trainer::Check() and for from_trainer. Blocks
+  // on the disk.
   absl::Status Check(const TrainerSpec& spec, const TrainerUse& use) const;
   // Calls Trainer::RestoreCheckpoint(). Loads a trainer that exists only on disk first, within the
   // maximum number.

@@ -184,7 +184,7 @@ def upload(flags: Flags, model: str, path: str) -> None:
 
 
 def before_text(version: int | None, previous: int) -> str:
-    """Returns the version that was in the place of `version`, in parentheses."""
+    """Returns the version that `version` replaced, in parentheses."""
     return " (as before)" if version == previous else f" (until now: version {previous})"
 
 

@@ -60,22 +60,7 @@ absl::Status DataFile::CheckUnchanged() const {
 }
 
 absl::StatusOr<std::string> DataFile::Read(int64_t offset, size_t count) const {
-  std::string bytes(count, '\0');
-  size_t read = 0;
-  while (read < count) {
-    const ssize_t got =
-        pread(file_.get(), bytes.data() + read, count - read, offset + static_cast<int64_t>(read));
-    if (got == 0) {
-      break;
-    }
-    if (got > 0) {
-      read += static_cast<size_t>(got);
-    } else if (errno != EINTR) {
-      return FileError(errno, "read", path_);
-    }
-  }
-  bytes.resize(read);
-  return bytes;
+  return ReadAt(file_.get(), offset, count, path_);
 }
 
 absl::StatusOr<FileDescriptor> DataFile::Reopen() const {
@@ -126,6 +111,26 @@ absl::StatusOr<FileDescriptor> CreateScratchFile(const std::string& directory) {
     return FileError(errno, "create a file in", directory);
   }
   return file;
+}
+
+absl::StatusOr<std::string> ReadAt(int descriptor, int64_t offset, size_t count,
+                                   absl::string_view path) {
+  std::string bytes(count, '\0');
+  size_t read = 0;
+  while (read < count) {
+    const ssize_t got =
+        pread(descriptor, bytes.data() + read, count - read, offset + static_cast<int64_t>(read));
+    if (got == 0) {
+      break;
+    }
+    if (got > 0) {
+      read += static_cast<size_t>(got);
+    } else if (errno != EINTR) {
+      return FileError(errno, "read", path);
+    }
+  }
+  bytes.resize(read);
+  return bytes;
 }
 
 absl::Status WriteAll(int descriptor, absl::string_view bytes, absl::string_view path) {

@@ -82,6 +82,10 @@ class MappedRange {
 // Creates a file for writing and mapping that has no name and is removed when it is closed.
 absl::StatusOr<FileDescriptor> CreateScratchFile(const std::string& directory);
 
+// Reads `count` bytes, or fewer if the file ends before. `path` appears in messages.
+absl::StatusOr<std::string> ReadAt(int descriptor, int64_t offset, size_t count,
+                                   absl::string_view path);
+
 // Writes all of `bytes` at the descriptor's position. `path` appears in messages.
 absl::Status WriteAll(int descriptor, absl::string_view bytes, absl::string_view path);
 

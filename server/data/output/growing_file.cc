@@ -84,21 +84,11 @@ absl::Status GrowingFile::WritePreamble(absl::string_view preamble) {
 }
 
 absl::StatusOr<std::string> GrowingFile::Read(int64_t offset, size_t count) const {
-  std::string bytes(count, '\0');
-  size_t read = 0;
-  while (read < count) {
-    const ssize_t got =
-        pread(file_.get(), bytes.data() + read, count - read, offset + static_cast<int64_t>(read));
-    if (got == 0) {
-      return absl::DataLossError(absl::StrCat("'", path_, "' ends at byte ",
-                                              offset + static_cast<int64_t>(read), " (expected ",
-                                              count - read, " more bytes)"));
-    }
-    if (got > 0) {
-      read += static_cast<size_t>(got);
-    } else if (errno != EINTR) {
-      return FileError(errno, "read", path_);
-    }
+  BRAID_ASSIGN_OR_RETURN(std::string bytes, ReadAt(file_.get(), offset, count, path_));
+  if (bytes.size() < count) {
+    return absl::DataLossError(absl::StrCat("'", path_, "' ends at byte ",
+                                            offset + static_cast<int64_t>(bytes.size()),
+                                            " (expected ", count - bytes.size(), " more bytes)"));
   }
   return bytes;
 }

@@ -100,11 +100,12 @@ void HostAllocator::copy_data(void* destination, const void* source, size_t byte
 void InstallHostAllocator() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // A training step allocates what the previous one freed. If malloc returned that memory to the
-    // system, page faults would take a fifth of a convolutional step.
+    // A training step allocates what the previous one freed, and so does a request. If malloc
+    // returned that memory to the system, page faults would take a fifth of a convolutional step,
+    // and longer than the copy of a large message.
     // NOLINTBEGIN(concurrency-mt-unsafe): it takes malloc's locks.
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);  // glibc's maximum
-    mallopt(M_TRIM_THRESHOLD, 256 << 20);
+    mallopt(M_MMAP_THRESHOLD, 256 << 20);
+    mallopt(M_TRIM_THRESHOLD, 512 << 20);
     // NOLINTEND(concurrency-mt-unsafe)
     // Never destroyed, because tensors outlive main().
     static HostAllocator& allocator = *new HostAllocator("/");

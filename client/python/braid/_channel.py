@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from braid import errors
+from braid._memory import reuse_freed_memory
 from braid._protocol import Method
 from braid._security import Security
 
@@ -124,6 +125,7 @@ class Channel:
         max_message_bytes: int | None,
         security: Security | None = None,
     ) -> None:
+        reuse_freed_memory()
         limit = -1 if max_message_bytes is None else max_message_bytes
         security = security or Security()
         self.address = address

@@ -14,7 +14,7 @@ import sys
 
 # Folders that each folder of server/ may include.
 _LEAVES = {"base", "telemetry"}
-_RUN = {"graph", "parallel", "kernels", "devices", "models", "storage"} | _LEAVES
+_RUN = {"decode", "graph", "parallel", "kernels", "devices", "models", "storage"} | _LEAVES
 LAYERS = {
     "base": set(),
     "telemetry": {"base"},
@@ -26,10 +26,11 @@ LAYERS = {
     "kernels": {"devices"} | _LEAVES,
     "parallel": {"kernels", "devices"} | _LEAVES,
     "graph": {"base", "devices"},
-    "models": {"graph", "parallel", "kernels", "devices", "storage"} | _LEAVES,
+    "models": {"decode", "graph", "parallel", "kernels", "devices", "storage"} | _LEAVES,
     "batching": _RUN,
     "serving": {"batching"} | _RUN,
-    "data": {"storage"} | _LEAVES,
+    "decode": _LEAVES,
+    "data": {"decode", "storage"} | _LEAVES,
     "training": {"serving", "batching"} | _RUN,  # Trainers publish served versions.
     "jobs": {"data", "training", "serving", "batching"} | _RUN,
     "rpc": {"access", "admission", "shared_memory", "data", "training", "serving", "batching",

@@ -12,19 +12,9 @@
 #include "absl/strings/string_view.h"
 #include "arrow/type_fwd.h"
 #include "server/base/data_type.h"
+#include "server/base/row_type.h"
 
 namespace braid {
-
-// Size of a dimension that may differ between files, such as the length of a list.
-inline constexpr int64_t kUnknownDim = -1;
-
-// Type and shape of one row as a tensor. A number has the shape [].
-struct RowType {
-  DataType type = DataType::kFp32;
-  std::vector<int64_t> shape;
-
-  friend bool operator==(const RowType&, const RowType&) = default;
-};
 
 struct Column {
   std::string name;

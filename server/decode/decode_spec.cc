@@ -1,0 +1,342 @@
+#include "server/decode/decode_spec.h"
+
+#include <limits>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "server/base/some_names.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/decode/image/image_row.h"
+
+namespace braid {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::Status Parse(const Json& json, const std::string& where, bool& value) {
+  if (!json.is_boolean()) {
+    return InvalidField(where, "expected true or false");
+  }
+  value = json.get<bool>();
+  return absl::OkStatus();
+}
+
+absl::Status Parse(const Json& json, const std::string& where, int64_t& value) {
+  if (!json.is_number_integer() ||
+      (json.is_number_unsigned() &&
+       json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})) {
+    return InvalidField(where, "expected an integer of 64 bits");
+  }
+  value = json.get<int64_t>();
+  return absl::OkStatus();
+}
+
+absl::Status Parse(const Json& json, const std::string& where, double& value) {
+  if (!json.is_number()) {
+    return InvalidField(where, "expected a number");
+  }
+  value = json.get<double>();
+  return absl::OkStatus();
+}
+
+absl::Status Parse(const Json& json, const std::string& where, std::string& value) {
+  if (!json.is_string()) {
+    return InvalidField(where, "expected a string");
+  }
+  value = json.get<std::string>();
+  return absl::OkStatus();
+}
+
+absl::Status Parse(const Json& json, const std::string& where, Interpolation& value) {
+  if (json == "bilinear") {
+    value = Interpolation::kBilinear;
+  } else if (json == "nearest") {
+    value = Interpolation::kNearest;
+  } else if (json == "bicubic") {
+    value = Interpolation::kBicubic;
+  } else {
+    return InvalidField(where, R"(expected "bilinear", "nearest" or "bicubic")");
+  }
+  return absl::OkStatus();
+}
+
+// Takes one number for a list of one.
+template <typename Number>
+absl::Status ParseNumbers(const Json& json, const std::string& where, std::vector<Number>& values) {
+  values.clear();
+  if (!json.is_array()) {
+    return Parse(json, where, values.emplace_back());
+  }
+  for (size_t i = 0; i < json.size(); ++i) {
+    BRAID_RETURN_IF_ERROR(Parse(json[i], absl::StrCat(where, "[", i, "]"), values.emplace_back()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Parse(const Json& json, const std::string& where, std::vector<int64_t>& values) {
+  return ParseNumbers(json, where, values);
+}
+
+absl::Status Parse(const Json& json, const std::string& where, std::vector<double>& values) {
+  return ParseNumbers(json, where, values);
+}
+
+absl::Status Parse(const Json& json, const std::string& where,
+                   std::vector<ImageTransform>& transforms);
+
+// Height and width, or one number for both.
+struct CropSize {
+  int64_t& height;
+  int64_t& width;
+};
+
+absl::Status Parse(const Json& json, const std::string& where, CropSize size) {
+  std::vector<int64_t> sides;
+  BRAID_RETURN_IF_ERROR(Parse(json, where, sides));
+  if (sides.empty() || sides.size() > 2) {
+    return InvalidField(where, absl::StrCat(sides.size(), " numbers (expected 1 or 2)"));
+  }
+  size.height = sides.front();
+  size.width = sides.back();
+  return absl::OkStatus();
+}
+
+struct Range {
+  double& min;
+  double& max;
+};
+
+absl::Status Parse(const Json& json, const std::string& where, Range range) {
+  std::vector<double> ends;
+  BRAID_RETURN_IF_ERROR(Parse(json, where, ends));
+  if (ends.size() != 2) {
+    return InvalidField(where, absl::StrCat(ends.size(), " numbers (expected 2)"));
+  }
+  range.min = ends.front();
+  range.max = ends.back();
+  return absl::OkStatus();
+}
+
+// Reads the fields of a JSON object. Keeps the first error.
+class ObjectReader {
+ public:
+  ObjectReader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
+    if (!json_.is_object()) {
+      status_ = InvalidField(where_, "expected an object");
+    }
+  }
+
+  template <typename Value>
+  ObjectReader& Optional(const char* name, Value&& value) {
+    known_.emplace_back(name);
+    if (status_.ok() && json_.contains(name)) {
+      status_ = Parse(json_.at(name), absl::StrCat(where_, ".", name), value);
+    }
+    return *this;
+  }
+
+  template <typename Value>
+  ObjectReader& Required(const char* name, Value&& value) {
+    if (status_.ok() && !json_.contains(name)) {
+      status_ = InvalidField(absl::StrCat(where_, ".", name), "is required");
+    }
+    return Optional(name, std::forward<Value>(value));
+  }
+
+  // Returns an error for fields that were not read.
+  absl::Status Finish() const {
+    BRAID_RETURN_IF_ERROR(status_);
+    std::vector<std::string> unknown;
+    for (const auto& entry : json_.items()) {
+      if (!absl::c_linear_search(known_, entry.key())) {
+        unknown.push_back(entry.key());
+      }
+    }
+    if (!unknown.empty()) {
+      return InvalidField(where_, absl::StrCat("unknown fields ", SomeNames(unknown),
+                                               " (expected: ", NamesOr(known_), ")"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static std::string NamesOr(const std::vector<std::string>& names) {
+    return names.empty() ? "none" : absl::StrJoin(names, ", ");
+  }
+
+  const Json& json_;
+  const std::string where_;
+  std::vector<std::string> known_;
+  absl::Status status_;
+};
+
+absl::Status Read(const Json& json, std::string where, Resize& resize) {
+  return ObjectReader(json, std::move(where))
+      .Required("size", resize.size)
+      .Optional("interpolation", resize.interpolation)
+      .Finish();
+}
+
+absl::Status Read(const Json& json, std::string where, CenterCrop& crop) {
+  return ObjectReader(json, std::move(where))
+      .Required("size", CropSize{crop.height, crop.width})
+      .Finish();
+}
+
+absl::Status Read(const Json& json, std::string where, RandomCrop& crop) {
+  return ObjectReader(json, std::move(where))
+      .Required("size", CropSize{crop.height, crop.width})
+      .Optional("padding", crop.padding)
+      .Finish();
+}
+
+absl::Status Read(const Json& json, std::string where, RandomResizedCrop& crop) {
+  return ObjectReader(json, std::move(where))
+      .Required("size", CropSize{crop.height, crop.width})
+      .Optional("scale", Range{crop.min_scale, crop.max_scale})
+      .Optional("ratio", Range{crop.min_ratio, crop.max_ratio})
+      .Optional("interpolation", crop.interpolation)
+      .Finish();
+}
+
+absl::Status Read(const Json& json, std::string where, RandomHorizontalFlip& flip) {
+  return ObjectReader(json, std::move(where)).Optional("p", flip.p).Finish();
+}
+
+absl::Status Read(const Json& json, std::string where, RandomVerticalFlip& flip) {
+  return ObjectReader(json, std::move(where)).Optional("p", flip.p).Finish();
+}
+
+absl::Status Read(const Json& json, std::string where, ToFloat& to_float) {
+  return ObjectReader(json, std::move(where)).Optional("scale", to_float.scale).Finish();
+}
+
+absl::Status Read(const Json& json, std::string where, Normalize& normalize) {
+  return ObjectReader(json, std::move(where))
+      .Required("mean", normalize.mean)
+      .Required("std", normalize.std)
+      .Finish();
+}
+
+// Makes the first transform whose name is the key of `json`, which has one.
+template <size_t index = 0>
+absl::StatusOr<ImageTransform> ReadTransform(const Json& json, const std::string& where) {
+  if constexpr (index < std::variant_size_v<ImageTransform>) {
+    std::variant_alternative_t<index, ImageTransform> transform;
+    const char* name = TransformName(transform);
+    if (!json.contains(name)) {
+      return ReadTransform<index + 1>(json, where);
+    }
+    BRAID_RETURN_IF_ERROR(Read(json.at(name), absl::StrCat(where, ".", name), transform));
+    return transform;
+  } else {
+    return InvalidField(where, absl::StrCat("unknown transform '", Excerpt(json.begin().key()),
+                                            "' (expected: ", TransformNames(), ")"));
+  }
+}
+
+absl::Status Parse(const Json& json, const std::string& where,
+                   std::vector<ImageTransform>& transforms) {
+  if (!json.is_array()) {
+    return InvalidField(where, "expected a list of transforms");
+  }
+  for (size_t i = 0; i < json.size(); ++i) {
+    const std::string item = absl::StrCat(where, "[", i, "]");
+    if (!json[i].is_object() || json[i].size() != 1) {
+      return InvalidField(item,
+                          R"(expected an object with one transform, such as {"to_float": {}})");
+    }
+    BRAID_ASSIGN_OR_RETURN(transforms.emplace_back(), ReadTransform(json[i], item));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DecodeSpec> ReadSpec(const Json& json, absl::string_view field) {
+  const std::string where(field);
+  if (json.is_object() && json.contains("image")) {
+    ImageSpec image;
+    if (json.size() != 1) {
+      return InvalidField(where, "has fields besides \"image\" (expected one of them)");
+    }
+    BRAID_RETURN_IF_ERROR(ObjectReader(json.at("image"), absl::StrCat(where, ".image"))
+                              .Optional("channels", image.channels)
+                              .Optional("transforms", image.transforms)
+                              .Optional("max_pixels", image.max_pixels)
+                              .Finish());
+    return image;
+  }
+  if (json.is_object() && json.contains("tokenizer")) {
+    TextSpec text;
+    BRAID_RETURN_IF_ERROR(ObjectReader(json, where)
+                              .Required("tokenizer", text.tokenizer)
+                              .Optional("max_length", text.max_length)
+                              .Optional("truncate", text.truncate)
+                              .Optional("special_tokens", text.special_tokens)
+                              .Optional("pad_to_max_length", text.pad_to_max_length)
+                              .Optional("pad_token", text.pad_token)
+                              .Optional("mask", text.mask)
+                              .Finish());
+    return text;
+  }
+  return InvalidField(field, R"(expected an object with "image" or "tokenizer")");
+}
+
+absl::Status CheckText(const TextSpec& spec, absl::string_view field) {
+  const auto invalid = [&](absl::string_view name, absl::string_view what) {
+    return InvalidField(absl::StrCat(field, ".", name), what);
+  };
+  if (spec.tokenizer.empty()) {
+    return invalid("tokenizer", "is empty (expected the path of a tokenizer.json)");
+  }
+  if (spec.max_length < 0) {
+    return invalid("max_length", absl::StrCat(spec.max_length, " (expected at least 0)"));
+  }
+  if (spec.truncate && spec.max_length == 0) {
+    return invalid("truncate", "needs a max_length of at least 1");
+  }
+  if (spec.pad_to_max_length && spec.max_length == 0) {
+    return invalid("pad_to_max_length", "needs a max_length of at least 1");
+  }
+  if (spec.pad_token < -1) {
+    return invalid("pad_token", absl::StrCat(spec.pad_token, " (expected a token, or -1)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<DecodeSpec> ParseDecodeSpec(absl::string_view json, absl::string_view field) {
+  const Json document = Json::parse(json, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded()) {
+    return InvalidField(field, "invalid JSON");
+  }
+  BRAID_ASSIGN_OR_RETURN(const DecodeSpec spec, ReadSpec(document, field));
+  BRAID_RETURN_IF_ERROR(CheckDecodeSpec(spec, field));
+  return spec;
+}
+
+absl::Status CheckDecodeSpec(const DecodeSpec& spec, absl::string_view field) {
+  if (const auto* text = std::get_if<TextSpec>(&spec)) {
+    return CheckText(*text, field);
+  }
+  return ImageRow(std::get<ImageSpec>(spec), absl::StrCat(field, ".image")).status();
+}
+
+bool IsRandom(const DecodeSpec& spec) {
+  const auto* image = std::get_if<ImageSpec>(&spec);
+  return image != nullptr && absl::c_any_of(image->transforms, [](const ImageTransform& transform) {
+           return std::holds_alternative<RandomCrop>(transform) ||
+                  std::holds_alternative<RandomResizedCrop>(transform) ||
+                  std::holds_alternative<RandomHorizontalFlip>(transform) ||
+                  std::holds_alternative<RandomVerticalFlip>(transform);
+         });
+}
+
+}  // namespace braid

@@ -1,0 +1,106 @@
+// How the bytes of a row become a tensor: what a model's configuration or a job asks for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace braid {
+
+enum class Interpolation { kBilinear, kNearest, kBicubic };
+
+// The transforms have the names, arguments and defaults of torchvision.transforms.v2.
+
+// One size: the shorter side gets it, the other follows in proportion. Two: height and width.
+struct Resize {
+  std::vector<int64_t> size;
+  Interpolation interpolation = Interpolation::kBilinear;
+  friend bool operator==(const Resize&, const Resize&) = default;
+};
+struct CenterCrop {
+  int64_t height = 0;
+  int64_t width = 0;
+  friend bool operator==(const CenterCrop&, const CenterCrop&) = default;
+};
+struct RandomCrop {
+  int64_t height = 0;
+  int64_t width = 0;
+  int64_t padding = 0;  // pixels of zeros on each side, before the crop
+  friend bool operator==(const RandomCrop&, const RandomCrop&) = default;
+};
+struct RandomResizedCrop {
+  int64_t height = 0;
+  int64_t width = 0;
+  double min_scale = 0.08, max_scale = 1;
+  double min_ratio = 3.0 / 4, max_ratio = 4.0 / 3;
+  Interpolation interpolation = Interpolation::kBilinear;
+  friend bool operator==(const RandomResizedCrop&, const RandomResizedCrop&) = default;
+};
+struct RandomHorizontalFlip {
+  double p = 0.5;
+  friend bool operator==(const RandomHorizontalFlip&, const RandomHorizontalFlip&) = default;
+};
+struct RandomVerticalFlip {
+  double p = 0.5;
+  friend bool operator==(const RandomVerticalFlip&, const RandomVerticalFlip&) = default;
+};
+// Converts to FP32; `scale` divides by 255.
+struct ToFloat {
+  bool scale = true;
+  friend bool operator==(const ToFloat&, const ToFloat&) = default;
+};
+struct Normalize {
+  std::vector<double> mean;
+  std::vector<double> std;
+  friend bool operator==(const Normalize&, const Normalize&) = default;
+};
+using ImageTransform = std::variant<Resize, CenterCrop, RandomCrop, RandomResizedCrop,
+                                    RandomHorizontalFlip, RandomVerticalFlip, ToFloat, Normalize>;
+
+// A row is a JPEG, PNG or WebP file and becomes a tensor of shape [channels, height, width].
+struct ImageSpec {
+  int64_t channels = 3;  // 1: gray, 3: RGB; the file's own are converted
+  std::vector<ImageTransform> transforms;
+  // An image with more pixels is an error, found before it is decoded.
+  int64_t max_pixels = 100'000'000;
+  friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
+};
+
+// A row is a UTF-8 text and becomes its token IDs, of shape [length], INT64.
+struct TextSpec {
+  // File in Hugging Face's format, relative to the model's version folder, its folder, or the dataset.
+  std::string tokenizer;
+  // Longest text in tokens, special tokens included. 0: no limit.
+  int64_t max_length = 0;
+  // A text beyond max_length is cut instead of being an error.
+  bool truncate = false;
+  // Adds the tokenizer's special tokens, such as [CLS].
+  bool special_tokens = true;
+  // True: rows have max_length tokens. False: as many as the longest text of the batch.
+  bool pad_to_max_length = false;
+  // Token that fills shorter rows. -1: the tokenizer's own, else 0.
+  int64_t pad_token = -1;
+  // Input of the model that gets 1 for each token and 0 for padding, INT64. Empty: none.
+  std::string mask;
+  friend bool operator==(const TextSpec&, const TextSpec&) = default;
+};
+
+using DecodeSpec = std::variant<ImageSpec, TextSpec>;
+
+// Reads the JSON form, with the fields above by name: {"image": {"channels": 3, "transforms":
+// [{"resize": {"size": [256]}}, {"center_crop": {"size": [224]}}, {"to_float": {}}, {"normalize":
+// {"mean": […], "std": […]}}]}} or {"tokenizer": "tokenizer.json", "max_length": 128}.
+// INVALID_ARGUMENT names the field, starting with `field`.
+absl::StatusOr<DecodeSpec> ParseDecodeSpec(absl::string_view json, absl::string_view field);
+
+// Checks the values, as ParseDecodeSpec() does. INVALID_ARGUMENT names the field.
+absl::Status CheckDecodeSpec(const DecodeSpec& spec, absl::string_view field);
+
+// Returns true if the result depends on a random number.
+bool IsRandom(const DecodeSpec& spec);
+
+}  // namespace braid

@@ -1,0 +1,65 @@
+// Encoded rows, such as JPEG files and texts, become tensors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "server/base/host_tensor.h"
+#include "server/base/row_type.h"
+#include "server/decode/decode_spec.h"
+
+namespace braid {
+
+// What random transforms depend on, besides the row.
+struct DecodeSeed {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+};
+
+struct EncodedRow {
+  absl::string_view bytes;
+  // Number of the row in the dataset or request, for errors and random transforms.
+  int64_t row = 0;
+};
+
+// A row that could not be decoded. `index` is its position in the call's rows.
+struct UnreadableRow {
+  int64_t index = 0;
+  absl::Status status;
+};
+
+// Thread-safe. Decodes on the calling thread.
+class Decoder {
+ public:
+  // A tensor that Decode() returns.
+  struct Output {
+    // Empty: the input that is decoded. Else another input of the model, such as a mask.
+    std::string input;
+    RowType row;
+  };
+
+  virtual ~Decoder() = default;
+
+  virtual const std::vector<Output>& outputs() const = 0;
+
+  // Decodes rows to one tensor per output, named by Output::input, with dim 0 = rows.
+  // INVALID_ARGUMENT names the row that is damaged, too large, or does not fit. With `unreadable`,
+  // such rows are left out of the tensors and appended to it instead, so that no row may remain.
+  virtual absl::StatusOr<std::vector<HostTensor>> Decode(
+      absl::Span<const EncodedRow> rows, const DecodeSeed& seed,
+      std::vector<UnreadableRow>* unreadable = nullptr) const = 0;
+};
+
+// Makes the decoder of a specification. Relative paths, of tokenizers, start at the first of
+// `directories` that has the file. INVALID_ARGUMENT names the field, starting with `field`; NOT_FOUND
+// for a missing file.
+absl::StatusOr<std::shared_ptr<const Decoder>> MakeDecoder(
+    const DecodeSpec& spec, const std::vector<std::string>& directories, absl::string_view field);
+
+}  // namespace braid

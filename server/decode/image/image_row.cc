@@ -1,0 +1,205 @@
+#include "server/decode/image/image_row.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/status.h"
+
+namespace braid {
+namespace {
+
+constexpr int64_t kMaxSide = 65'535;
+constexpr int64_t kMaxMaxPixels = int64_t{1} << 32U;
+
+// In the order of ImageTransform.
+constexpr std::array<const char*, std::variant_size_v<ImageTransform>> kNames = {
+    "resize",
+    "center_crop",
+    "random_crop",
+    "random_resized_crop",
+    "random_horizontal_flip",
+    "random_vertical_flip",
+    "to_float",
+    "normalize"};
+
+// Follows an image through the transforms and checks each.
+class Checker {
+ public:
+  Checker(const ImageSpec& spec, std::string where) : spec_(spec), where_(std::move(where)) {}
+
+  absl::StatusOr<RowType> Check() {
+    if (spec_.channels != 1 && spec_.channels != 3) {
+      return Invalid("channels",
+                     absl::StrCat(spec_.channels, " (expected 1 for gray or 3 for RGB)"));
+    }
+    if (spec_.max_pixels < 1 || spec_.max_pixels > kMaxMaxPixels) {
+      return Invalid("max_pixels",
+                     absl::StrCat(spec_.max_pixels, " (expected 1 to ", kMaxMaxPixels, ")"));
+    }
+    const std::string spec_where = where_;
+    for (size_t i = 0; i < spec_.transforms.size(); ++i) {
+      const ImageTransform& transform = spec_.transforms[i];
+      where_ = absl::StrCat(spec_where, ".transforms[", i, "].", TransformName(transform));
+      BRAID_RETURN_IF_ERROR(
+          std::visit([this](const auto& checked) { return CheckOne(checked); }, transform));
+    }
+    where_ = spec_where;
+    if (!size_.has_value()) {
+      return Invalid("transforms",
+                     "images of different sizes do not fit one tensor: add a center_crop, a "
+                     "random_crop, a random_resized_crop, or a resize with height and width");
+    }
+    return RowType{.type = is_float_ ? DataType::kFp32 : DataType::kUint8,
+                   .shape = {spec_.channels, size_->height, size_->width}};
+  }
+
+ private:
+  absl::Status Invalid(absl::string_view name, absl::string_view what) const {
+    return InvalidField(absl::StrCat(where_, ".", name), what);
+  }
+
+  absl::Status CheckSides(absl::Span<const int64_t> sides) const {
+    for (const int64_t side : sides) {
+      if (side < 1 || side > kMaxSide) {
+        return Invalid("size", absl::StrCat(side, " (expected 1 to ", kMaxSide, " pixels)"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetSize(ImageSize size) {
+    if (size.height * size.width > spec_.max_pixels) {
+      return Invalid("size", absl::StrCat("makes images of ", size.height, " x ", size.width,
+                                          " pixels (max_pixels is ", spec_.max_pixels, ")"));
+    }
+    size_ = size;
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckProbability(double p) const {
+    if (!(p >= 0 && p <= 1)) {
+      return Invalid("p", absl::StrCat(p, " (expected 0 to 1)"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckRange(absl::string_view name, double min, double max) const {
+    if (!(min > 0 && min <= max && std::isfinite(max))) {
+      return Invalid(name, absl::StrCat("[", min, ", ", max,
+                                        "] (expected two positive numbers in ascending order)"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckOne(const Resize& resize) {
+    if (resize.size.empty() || resize.size.size() > 2) {
+      return Invalid("size", absl::StrCat(resize.size.size(), " numbers (expected 1 or 2)"));
+    }
+    BRAID_RETURN_IF_ERROR(CheckSides(resize.size));
+    if (resize.size.size() == 2 || size_.has_value()) {
+      return SetSize(ResizedSize(resize, size_.value_or(ImageSize{})));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckOne(const CenterCrop& crop) {
+    BRAID_RETURN_IF_ERROR(CheckSides({crop.height, crop.width}));
+    return SetSize({crop.height, crop.width});
+  }
+
+  absl::Status CheckOne(const RandomCrop& crop) {
+    BRAID_RETURN_IF_ERROR(CheckSides({crop.height, crop.width}));
+    if (crop.padding < 0 || crop.padding > kMaxSide) {
+      return Invalid("padding",
+                     absl::StrCat(crop.padding, " (expected 0 to ", kMaxSide, " pixels)"));
+    }
+    const int64_t padded = 2 * crop.padding;
+    if (size_.has_value() &&
+        (size_->height + padded < crop.height || size_->width + padded < crop.width)) {
+      return Invalid("size", absl::StrCat(crop.height, " x ", crop.width,
+                                          " pixels is larger than the images of ", size_->height,
+                                          " x ", size_->width, " pixels with padding"));
+    }
+    return SetSize({crop.height, crop.width});
+  }
+
+  absl::Status CheckOne(const RandomResizedCrop& crop) {
+    BRAID_RETURN_IF_ERROR(CheckSides({crop.height, crop.width}));
+    BRAID_RETURN_IF_ERROR(CheckRange("scale", crop.min_scale, crop.max_scale));
+    BRAID_RETURN_IF_ERROR(CheckRange("ratio", crop.min_ratio, crop.max_ratio));
+    return SetSize({crop.height, crop.width});
+  }
+
+  absl::Status CheckOne(const RandomHorizontalFlip& flip) { return CheckProbability(flip.p); }
+  absl::Status CheckOne(const RandomVerticalFlip& flip) { return CheckProbability(flip.p); }
+
+  absl::Status CheckOne(const ToFloat& /*to_float*/) {
+    is_float_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckLength(absl::string_view name, const std::vector<double>& values) const {
+    const auto length = static_cast<int64_t>(values.size());
+    if (length == 1 || length == spec_.channels) {
+      return absl::OkStatus();
+    }
+    return Invalid(name, absl::StrCat(length, " numbers (expected ",
+                                      spec_.channels == 1 ? "1" : "1 or 3, one per channel", ")"));
+  }
+
+  absl::Status CheckOne(const Normalize& normalize) {
+    if (!is_float_) {
+      return InvalidField(where_, "needs FP32 values: add to_float before it");
+    }
+    BRAID_RETURN_IF_ERROR(CheckLength("mean", normalize.mean));
+    BRAID_RETURN_IF_ERROR(CheckLength("std", normalize.std));
+    for (const double mean : normalize.mean) {
+      if (!std::isfinite(static_cast<float>(mean))) {
+        return Invalid("mean", absl::StrCat(mean, " (expected a finite FP32 number)"));
+      }
+    }
+    for (const double std : normalize.std) {
+      if (!std::isfinite(static_cast<float>(std)) || static_cast<float>(std) == 0) {
+        return Invalid("std", absl::StrCat(std, " (expected a finite FP32 number other than 0)"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const ImageSpec& spec_;
+  std::string where_;
+  bool is_float_ = false;
+  std::optional<ImageSize> size_;
+};
+
+}  // namespace
+
+const char* TransformName(const ImageTransform& transform) { return kNames[transform.index()]; }
+
+std::string TransformNames() { return absl::StrJoin(kNames, ", "); }
+
+ImageSize ResizedSize(const Resize& resize, ImageSize from) {
+  if (resize.size.size() == 2) {
+    return {resize.size[0], resize.size[1]};
+  }
+  const int64_t size = resize.size[0];
+  const auto longer = [size](int64_t long_side, int64_t short_side) {
+    return static_cast<int64_t>(static_cast<double>(size * long_side) /
+                                static_cast<double>(short_side));
+  };
+  return from.width <= from.height ? ImageSize{longer(from.height, from.width), size}
+                                   : ImageSize{size, longer(from.width, from.height)};
+}
+
+absl::StatusOr<RowType> ImageRow(const ImageSpec& spec, absl::string_view field) {
+  return Checker(spec, std::string(field)).Check();
+}
+
+}  // namespace braid

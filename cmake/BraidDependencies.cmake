@@ -29,5 +29,9 @@ endif()
 # Its CMake files refer to tools from separate packages.
 pkg_check_modules(LIBZIP REQUIRED IMPORTED_TARGET libzip)
 find_package(spdlog CONFIG REQUIRED)
+# Decoders of images.
+find_package(JPEG REQUIRED)
+find_package(PNG REQUIRED)
+pkg_check_modules(LIBWEBP REQUIRED IMPORTED_TARGET libwebp)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 mark_as_advanced(XXHASH_INCLUDE_DIR)

@@ -1,8 +1,8 @@
 // Decodes image files for tests/e2e/test_decoded_images.py, which compares the tensors with
 // torchvision's.
 //
-// Reads one request per line, {"decode": {…}, "files": […], "seed": 0, "epoch": 0}, until the end of
-// its input. Row n is file n. Writes one line per request, {"error": "…"} or {"type": "UINT8",
+// Reads one request per line, {"decode": {…}, "files": […], "seed": 0, "epoch": 0}, until the end
+// of its input. Row n is file n. Writes one line per request, {"error": "…"} or {"type": "UINT8",
 // "shape": […], "unreadable": {"1": "row 1: …"}}, and then the bytes of the tensor.
 #include <cstdint>
 #include <fstream>

@@ -72,7 +72,8 @@ struct ImageSpec {
 
 // A row is a UTF-8 text and becomes its token IDs, of shape [length], INT64.
 struct TextSpec {
-  // File in Hugging Face's format, relative to the model's version folder, its folder, or the dataset.
+  // File in Hugging Face's format, relative to the model's version folder, its folder, or the
+  // dataset.
   std::string tokenizer;
   // Longest text in tokens, special tokens included. 0: no limit.
   int64_t max_length = 0;

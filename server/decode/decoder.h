@@ -57,8 +57,8 @@ class Decoder {
 };
 
 // Makes the decoder of a specification. Relative paths, of tokenizers, start at the first of
-// `directories` that has the file. INVALID_ARGUMENT names the field, starting with `field`; NOT_FOUND
-// for a missing file.
+// `directories` that has the file. INVALID_ARGUMENT names the field, starting with `field`;
+// NOT_FOUND for a missing file.
 absl::StatusOr<std::shared_ptr<const Decoder>> MakeDecoder(
     const DecodeSpec& spec, const std::vector<std::string>& directories, absl::string_view field);
 

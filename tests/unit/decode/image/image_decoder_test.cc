@@ -1,6 +1,8 @@
 #include "server/decode/image/image_decoder.h"
 
 #include <cstdint>
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -173,12 +175,20 @@ TEST(ImageDecoderTest, DecodesOnManyThreads) {
   }
 }
 
-TEST(ImageDecoderTest, LeavesTheThreadsOfTheCallerAsTheyAre) {
-  const int threads = at::get_num_threads();
+int64_t ThreadsOfProcess() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  return std::distance(begin(threads), end(threads));
+}
+
+TEST(ImageDecoderTest, ResizesOnTheCallingThread) {
+  const int before = at::get_num_threads();
   at::set_num_threads(3);
-  Decoded<float>(*Make({ToFloat{}, Resize{{300, 300}}}), PngFile());
+  const int64_t threads = ThreadsOfProcess();
+  Decoded<float>(*Make({ToFloat{}, Resize{{1000, 1000}}}), PngFile());
+  Decoded<uint8_t>(*Make({Resize{{1000, 1000}, Interpolation::kNearest}}), PngFile());
+  EXPECT_EQ(ThreadsOfProcess(), threads);
   EXPECT_EQ(at::get_num_threads(), 3);
-  at::set_num_threads(threads);
+  at::set_num_threads(before);
 }
 
 }  // namespace

@@ -18,8 +18,10 @@ The other machine needs x86-64, a GPU with its driver, a C++ compiler for the te
 models, and a Python with NumPy and the PyTorch for CUDA that the server was built with. The bundle
 has:
 
-  braid-server   runs bin/braid-server with the libraries of the machine's PyTorch
-  bin/, lib/     the server, its GPU plugin, and the system libraries that they need
+  braid-server, braid-bench-load
+                 run the programs in bin/ with the libraries of the machine's PyTorch
+  bin/, lib/     the server, its GPU plugin, the benchmarks' C++ client, and the system libraries
+                 that they need
   packages/      Python packages that the tests need
 
 environment:
@@ -42,10 +44,14 @@ while (($#)); do
   shift
 done
 
+# The client uses no PyTorch, and only the build with the default version has it.
+client=build/release/bin/braid-bench-load
+[[ -f $client ]] || fail "$client is missing: run scripts/setup.sh"
 programs=("$built/bin/braid-server" "$built/lib/libbraid_cuda.so")
 for program in "${programs[@]}"; do
   [[ -f $program ]] || fail "$program is missing: run TORCH=$TORCH scripts/setup.sh"
 done
+programs+=("$client")
 
 # Prints the libraries that files need, without those of PyTorch's wheels, glibc and the compiler's
 # runtime. PyTorch needs the last two as well.
@@ -81,9 +87,12 @@ bundle=$work/bundle
 mkdir -p "$bundle"/{bin,lib,packages}
 mapfile -t libraries < <(system_libraries "${programs[@]}")
 strip -o "$bundle/bin/braid-server" "$built/bin/braid-server"
+strip -o "$bundle/bin/braid-bench-load" "$client"
 strip -o "$bundle/lib/libbraid_cuda.so" "$built/lib/libbraid_cuda.so"
 cp -L "${libraries[@]}" "$bundle/lib/"
-cp scripts/bundled_server.sh "$bundle/braid-server"
+for name in braid-server braid-bench-load; do
+  cp scripts/bundled_program.sh "$bundle/$name"
+done
 install_packages "$bundle/packages"
 say "$TORCH $python" >"$bundle/versions"
 tar -C "$bundle" -c . | xz -4 --threads="$(nproc)" >"$archive"

@@ -2,9 +2,10 @@
 
     PYTHONPATH=client/python:tests python -m bench.gpu.gpu [OPTION...] [PART...]
 
-Needs a server (BRAID_SERVER_BINARY; default: build/release/bin/braid-server), PyTorch and the
-`braid` package. Parts: inference, training, publish, gaps, and export, which only exports the
-models. In each round all sides take turns; a ratio is the median of the rounds' ratios.
+Needs a server (BRAID_SERVER_BINARY; default: build/release/bin/braid-server) with braid-bench-load
+in the same folder, PyTorch and the `braid` package. Parts: inference, training, publish, gaps, and
+export, which only exports the models. In each round all sides take turns; a ratio is the median of
+the rounds' ratios.
 
 `--devices 'cpu*2' --small` runs all of it on the CPU with small models in about a minute. That
 checks the program; its figures mean nothing.
@@ -24,10 +25,11 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -43,6 +45,7 @@ from bench.common.table import alternate, spread
 from bench.gpu import loops as gpu_loops
 from bench.gpu import models as gpu_models
 from bench.gpu import trace as gpu_trace
+from bench.inference.clients import load as send
 
 CLIENTS = 8
 # torch.export rejects batches of any size, because cuDNN's batch norm has a limit.
@@ -358,6 +361,23 @@ def _measure_inference(
             busy.setdefault(side, []).append(meter.share)
         return result
 
+    def load(in_flight: int) -> dict:
+        return send(
+            server.address,
+            seconds,
+            model=name,
+            input="input",
+            shape=rows.shape,
+            in_flight=in_flight,
+            connections=in_flight,
+        )
+
+    # The threads of a Python client share one interpreter, so a C++ client sends requests as well.
+    reports: dict[int, Sequence[dict]] = {}
+    if rows.dtype == np.float32:
+        counts = (1, CLIENTS)
+        by_count = zip(*alternate(bench.plan.rounds, *(partial(load, count) for count in counts)))
+        reports = dict(zip(counts, by_count))
     results = alternate(
         bench.plan.rounds,
         lambda: alone(ask),
@@ -381,6 +401,16 @@ def _measure_inference(
     bench.record(Figure("inference", case, f"{CLIENTS} clients, rows/s", rates, notes))
     if "Braid" in busy:
         bench.record(Figure("inference", case, f"{CLIENTS} clients, GPU busy", busy))
+    if reports:
+        latencies = [report["completed"]["p50_ms"] for report in reports[1]]
+        completed = [
+            point.rows * report["completed"]["count"] / report["seconds"]
+            for report in reports[CLIENTS]
+        ]
+        sides = medians | {"Braid": latencies}
+        bench.record(Figure("inference", case, "one C++ client, p50, ms", sides))
+        sides = rates | {"Braid": completed}
+        bench.record(Figure("inference", case, f"{CLIENTS} C++ clients, rows/s", sides))
 
 
 def _difference(outputs: np.ndarray, loops: dict[str, gpu_loops.Call]) -> float:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs a bundle's braid-server with LibTorch and the CUDA libraries of the machine's PyTorch.
-# scripts/gpu_bundle.sh puts this script into the bundle as braid-server.
+# Runs the program of a bundle that has this script's name, with LibTorch and the CUDA libraries of
+# the machine's PyTorch. scripts/gpu_bundle.sh puts copies of this script into the bundle.
 #
 # In the environment: BUNDLE_PYTHON, the Python that has PyTorch (default: python3).
 set -euo pipefail
@@ -13,4 +13,4 @@ for folder in "$torch"/../nvidia/*/lib; do
   libraries+=:$folder
 done
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-exec "$bundle/bin/braid-server" "$@"
+exec "$bundle/bin/$(basename "$0")" "$@"

@@ -105,6 +105,21 @@ TEST(ImageCodecTest, RejectsLargeImagesBeforeDecodingThem) {
   }
 }
 
+TEST(ImageCodecTest, RejectsJpegOfTooManyScans) {
+  std::string file = ProgressiveJpegFile();
+  const size_t last = file.rfind("\xFF\xDA");
+  const std::string scan = file.substr(last, file.size() - last - 2);  // without the end marker
+  std::string more = file;
+  for (int i = 0; i < 90; ++i) {
+    more.insert(last, scan);
+  }
+  EXPECT_TRUE(StatusOfDecoding(more).ok());
+  for (int i = 0; i < 10; ++i) {
+    more.insert(last, scan);
+  }
+  EXPECT_THAT(StatusOfDecoding(more), StatusIs(kInvalid, "JPEG file: has too many scans"));
+}
+
 std::vector<std::pair<const char*, std::string>> AllFiles() {
   return {{"jpeg", JpegFile()},
           {"cmyk", CmykJpegFile()},

@@ -33,6 +33,22 @@ work() { # as run_logged
   run_logged "$@"
 }
 
+# Prints the package with Cargo, unless one is installed that is new enough for the tokenizers.
+missing_cargo() {
+  local wanted cargo version
+  wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' server/decode/tokenizers/Cargo.toml)
+  for cargo in cargo "/usr/lib/rust-$wanted/bin/cargo" ~/.cargo/bin/cargo; do
+    version=$("$cargo" --version 2>/dev/null | cut -d ' ' -f 2) || true
+    [[ $(printf '%s\n' "$wanted" "$version" | sort -V | head -n 1) != "$wanted" ]] || return 0
+  done
+  # The package `cargo` of both systems is older.
+  if grep -q '^ID=ubuntu$' /etc/os-release; then
+    say "cargo-$wanted"
+  else
+    say cargo-web
+  fi
+}
+
 # Prints the packages of scripts/packages.txt that are not installed.
 missing_packages() {
   local wanted installed
@@ -42,6 +58,7 @@ missing_packages() {
   installed=$(dpkg-query --show --showformat '${Package} ${db:Status-Status}\n' $wanted \
     2>/dev/null | sed -n 's/ installed$//p' | sort -u) || true
   comm -23 <(printf '%s\n' "$wanted") <(printf '%s\n' "$installed")
+  missing_cargo
 }
 
 apt_install() {

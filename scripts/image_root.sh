@@ -56,5 +56,6 @@ metadata=()
 for name in click grpcio markdown_it_py mdurl numpy protobuf pygments rich typing_extensions; do
   metadata+=("$site/$name"-*.dist-info/METADATA)
 done
-"$venv/bin/python" scripts/image_components.py "${libraries[@]}" "${metadata[@]}" \
+PATH="$(cargo_folder):$PATH" "$venv/bin/python" scripts/image_components.py \
+  "${libraries[@]}" "${metadata[@]}" \
   >"$root/wheels.json"

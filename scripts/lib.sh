@@ -29,6 +29,9 @@ fail() {
   exit 1
 }
 
+# Prints the folder of the Cargo that the build uses.
+cargo_folder() { dirname "$(sed -n 's/^BRAID_CARGO:FILEPATH=//p' "$built/CMakeCache.txt")"; }
+
 # Rewrites one line with the seconds gone and the log's last line, until it is killed.
 show_progress() { # LOG MESSAGE
   local start=$SECONDS width last

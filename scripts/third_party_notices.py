@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Prints the copyright notices of the Debian packages and Python wheels that files come from.
+"""Prints the copyright notices of the Debian packages and Python wheels that files come from, and of
+the crates of the tokenizers.
 
 usage: third_party_notices.py FILE...
+
+Needs Cargo on the PATH.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from image_components import owners
+from image_components import crates, owners
 
 HEADER = """\
 Third-party software in this package
@@ -21,6 +25,7 @@ that are not in this package. Where a notice refers to /usr/share/common-license
 text is that of the file LICENSE.
 """
 RULE = "=" * 80
+RUST = "Rust standard library"
 
 
 def debian_package(file: Path) -> str | None:
@@ -50,8 +55,18 @@ def wheel_notice(distribution: metadata.Distribution) -> tuple[str, str]:
     return title, "\n".join(text for text in texts if text)
 
 
+def crate_notice(crate: dict[str, Any]) -> tuple[str, str]:
+    folder = Path(crate["manifest_path"]).parent
+    files = sorted(
+        file for name in ("LICENSE", "COPYING", "NOTICE") for file in folder.rglob(f"{name}*")
+    )
+    license_ = f"License: {crate['license']}\nAuthors: {', '.join(crate['authors'])}"
+    texts = [license_, *(file.read_text() for file in files)]
+    return f"{crate['name']} {crate['version']}", "\n\n".join(texts)
+
+
 def notices(files: list[Path]) -> list[tuple[str, str]]:
-    """Returns (name and version, text) for each owner of the files, sorted, without duplicates.
+    """Returns (name and version, text) for each owner of the files and each crate, sorted by name.
 
     Raises LookupError for a file without an owner, or an owner without a notice.
     """
@@ -64,6 +79,8 @@ def notices(files: list[Path]) -> list[tuple[str, str]]:
         if not all(texts.values()) or not texts:
             raise LookupError(f"{file}: no notice found (expected a Debian package or a wheel)")
         found |= texts
+    found |= map(crate_notice, crates())
+    found |= {RUST: "License: MIT OR Apache-2.0\nAuthors: The Rust Project Developers"}
     return sorted(found.items())
 
 

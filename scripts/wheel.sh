@@ -62,7 +62,8 @@ make_server() {
   cp LICENSE "$server/"
   sed -n 's/^project(braid VERSION \([0-9.]*\) .*/\1/p' CMakeLists.txt >"$server/VERSION"
   say "torch==$TORCH" >"$server/requirements.txt"
-  "$venv/bin/python" scripts/third_party_notices.py "${libraries[@]}" "${headers[@]}" \
+  PATH="$(cargo_folder):$PATH" \
+    "$venv/bin/python" scripts/third_party_notices.py "${libraries[@]}" "${headers[@]}" \
     >"$server/THIRD_PARTY_NOTICES.txt"
 
   install -D -s "$built/bin/braid-server" "$program"

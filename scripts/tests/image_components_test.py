@@ -11,10 +11,11 @@ import torch
 SCRIPT = Path(__file__).parents[1] / "image_components.py"
 
 
-def components(*files: Path) -> list[dict]:
+def components(*files: Path, kind: str = "pypi") -> list[dict]:
     command = [sys.executable, SCRIPT, *files]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [component for component in found if component["purl"].startswith(f"pkg:{kind}/")]
 
 
 def test_each_wheel_that_has_one_of_the_files_is_listed_once() -> None:
@@ -28,3 +29,9 @@ def test_each_wheel_that_has_one_of_the_files_is_listed_once() -> None:
 
 def test_files_outside_wheels_are_not_listed() -> None:
     assert components(SCRIPT) == []
+
+
+def test_crates_of_the_tokenizers_are_listed() -> None:
+    names = [component["name"] for component in components(kind="cargo")]
+    assert {"onig", "serde", "tokenizers"} <= set(names)
+    assert "braid_tokenizers" not in names

@@ -28,6 +28,12 @@ def test_packages_and_wheels_that_own_a_file_have_one_notice_each() -> None:
     assert "From PyTorch:" in done.stdout
 
 
+def test_crates_of_the_tokenizers_have_a_notice() -> None:
+    lines = run(LIBRARY).stdout.splitlines()
+    assert "tokenizers 0.22.2" in lines
+    assert "Oniguruma LICENSE" in lines
+
+
 def test_a_file_without_an_owner_is_an_error() -> None:
     done = run(SCRIPT)
     assert done.returncode == 1

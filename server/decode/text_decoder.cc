@@ -52,9 +52,10 @@ std::string TakeText(braid_text text) {
 
 // Returns a tensor of INT64 whose values are 0.
 absl::StatusOr<HostTensor> NewTensor(const std::string& name, size_t rows, size_t width) {
-  HostTensor tensor{.name = name,
-                    .type = DataType::kInt64,
-                    .shape = {static_cast<int64_t>(rows), static_cast<int64_t>(width)}};
+  HostTensor tensor;
+  tensor.name = name;
+  tensor.type = DataType::kInt64;
+  tensor.shape = {static_cast<int64_t>(rows), static_cast<int64_t>(width)};
   const std::optional<size_t> bytes = BytesOf(tensor.type, tensor.shape);
   std::shared_ptr<int64_t[]> memory(
       bytes.has_value() ? new (std::nothrow) int64_t[*bytes / sizeof(int64_t)]() : nullptr);

@@ -97,7 +97,7 @@ if [[ $quick == yes ]]; then
   python_suite e2e "${quick_e2e[@]}"
 else
   suite docs limited scripts/docs.sh
-  python_suite scripts scripts
+  PATH=$(cargo_folder):$PATH python_suite scripts scripts
   python_suite gpu tests/gpu
   PYTHONPATH=.venv/tritonclient-2.49.0 \
     python_suite tritonclient-2.49.0 tests/e2e/test_tritonclient_*.py

@@ -22,14 +22,14 @@ namespace braid {
 namespace {
 
 struct FreeTokenizer {
-  void operator()(braid_tokenizer* tokenizer) const { braid_tokenizer_free(tokenizer); }
+  void operator()(BraidTokenizer* tokenizer) const { braid_tokenizer_free(tokenizer); }
 };
-using TokenizerPtr = std::unique_ptr<braid_tokenizer, FreeTokenizer>;
+using TokenizerPtr = std::unique_ptr<BraidTokenizer, FreeTokenizer>;
 
 // Token IDs in the memory of the tokenizer.
 class TokenIds {
  public:
-  explicit TokenIds(braid_tokens tokens) : tokens_(tokens) {}
+  explicit TokenIds(BraidTokens tokens) : tokens_(tokens) {}
   ~TokenIds() {
     if (tokens_.data != nullptr) {
       braid_tokens_free(tokens_);
@@ -41,10 +41,10 @@ class TokenIds {
   absl::Span<const uint32_t> ids() const { return {tokens_.data, tokens_.size}; }
 
  private:
-  braid_tokens tokens_;
+  BraidTokens tokens_;
 };
 
-std::string TakeText(braid_text text) {
+std::string TakeText(BraidText text) {
   std::string taken(Excerpt({text.data, text.size}, 512));
   braid_text_free(text);
   return taken;
@@ -77,7 +77,7 @@ int64_t* Values(const HostTensor& tensor) {
 class TextDecoder final : public Decoder {
  public:
   TextDecoder(const TextSpec& spec, TokenizerPtr tokenizer,
-              const braid_tokenizer_properties& properties)
+              const BraidTokenizerProperties& properties)
       : max_length_(static_cast<size_t>(spec.max_length)),
         fixed_length_(spec.pad_to_max_length),
         pad_left_(properties.pad_left),
@@ -114,8 +114,8 @@ class TextDecoder final : public Decoder {
 
  private:
   absl::StatusOr<TokenIds> Encode(const EncodedRow& row) const {
-    braid_tokens tokens{};
-    braid_text error{};
+    BraidTokens tokens{};
+    BraidText error{};
     if (!braid_tokenizer_encode(tokenizer_.get(), row.bytes.data(), row.bytes.size(), &tokens,
                                 &error)) {
       return absl::InvalidArgumentError(absl::StrCat("row ", row.row, ": ", TakeText(error)));
@@ -187,13 +187,13 @@ absl::StatusOr<std::shared_ptr<const Decoder>> MakeTextDecoder(
     const TextSpec& spec, const std::vector<std::string>& directories, absl::string_view field) {
   const std::string file_field = absl::StrCat(field, ".tokenizer");
   BRAID_ASSIGN_OR_RETURN(const std::string path, FindFile(spec.tokenizer, directories, file_field));
-  const braid_tokenizer_options options{
+  const BraidTokenizerOptions options{
       .path = path.data(),
       .path_size = path.size(),
       .truncate_to = spec.truncate ? static_cast<size_t>(spec.max_length) : 0,
       .special_tokens = spec.special_tokens};
-  braid_tokenizer_properties properties{};
-  braid_text error{};
+  BraidTokenizerProperties properties{};
+  BraidText error{};
   TokenizerPtr tokenizer(braid_tokenizer_load(&options, &properties, &error));
   if (tokenizer == nullptr) {
     return InvalidField(file_field, absl::StrCat("'", path, "': ", TakeText(error)));

@@ -21,8 +21,8 @@ namespace braid {
 // special tokens is all padding, and a call that has only such rows returns one column of it.
 // Padding is on the right, or on the left if the tokenizer's file says so.
 //
-// Of the file's own settings, the lengths for truncation and padding are ignored; the sides and the
-// padding token are used. Texts are otherwise converted as by Hugging Face's `tokenizers`.
+// Texts are converted as by Hugging Face's `tokenizers`. The lengths for truncation and padding in
+// the tokenizer's file are ignored; its sides and padding token are used.
 //
 // Decode() returns INVALID_ARGUMENT for a row that is not UTF-8, or that has more than max_length
 // tokens if spec.truncate is false.

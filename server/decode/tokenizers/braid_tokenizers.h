@@ -9,9 +9,9 @@
 
 extern "C" {
 
-struct braid_tokenizer;
+struct BraidTokenizer;
 
-struct braid_tokenizer_options {
+struct BraidTokenizerOptions {
   // File in the format of tokenizer.json.
   const char* path;
   size_t path_size;
@@ -22,7 +22,7 @@ struct braid_tokenizer_options {
   bool special_tokens;
 };
 
-struct braid_tokenizer_properties {
+struct BraidTokenizerProperties {
   // Number of special tokens that are added to each text.
   size_t added_tokens;
   // Token for padding: that of the file's padding, else of [PAD] or <pad>. -1: none of them.
@@ -32,28 +32,28 @@ struct braid_tokenizer_properties {
 };
 
 // Must be freed.
-struct braid_tokens {
+struct BraidTokens {
   uint32_t* data;
   size_t size;
 };
 
 // UTF-8 without a terminating zero. Must be freed.
-struct braid_text {
+struct BraidText {
   char* data;
   size_t size;
 };
 
 // Loads a tokenizer, which must be freed. Replaces the file's truncation and padding, except for
 // the direction of its truncation. On an error, returns null and sets only `error`.
-braid_tokenizer* braid_tokenizer_load(const braid_tokenizer_options* options,
-                                      braid_tokenizer_properties* properties, braid_text* error);
+BraidTokenizer* braid_tokenizer_load(const BraidTokenizerOptions* options,
+                                     BraidTokenizerProperties* properties, BraidText* error);
 
 // Converts a UTF-8 text. On an error, returns false and sets only `error`.
-bool braid_tokenizer_encode(const braid_tokenizer* tokenizer, const char* text, size_t size,
-                            braid_tokens* tokens, braid_text* error);
+bool braid_tokenizer_encode(const BraidTokenizer* tokenizer, const char* text, size_t size,
+                            BraidTokens* tokens, BraidText* error);
 
-void braid_tokenizer_free(braid_tokenizer* tokenizer);
-void braid_tokens_free(braid_tokens tokens);
-void braid_text_free(braid_text text);
+void braid_tokenizer_free(BraidTokenizer* tokenizer);
+void braid_tokens_free(BraidTokens tokens);
+void braid_text_free(BraidText text);
 
 }  // extern "C"

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -13,8 +14,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/base/data_type.h"
+#include "server/decode/decode_spec.h"
 
 namespace braid {
+
+class Decoder;
 
 // Closed interval [min, max].
 struct ValueRange {
@@ -50,6 +54,12 @@ struct TensorSpec {
   std::string format = {};
   // Value of a scalar input that a request leaves out. nullopt: requests must give a value.
   std::optional<ScalarValue> default_value = std::nullopt;
+  // How encoded rows, such as JPEG files, become this input, and the JSON text that configures it.
+  // nullopt: the input takes tensors only.
+  std::optional<DecodeSpec> decode = std::nullopt;
+  std::string decode_json = {};
+  // Decoder for `decode`, made when a version is loaded. Null without `decode`.
+  std::shared_ptr<const Decoder> decoder = nullptr;
 };
 
 // Limits of a request queue, or of one priority level in it.

@@ -13,6 +13,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,6 +32,7 @@
 #include "server/base/host_tensor.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/decode/decode_spec.h"
 #include "server/models/batch_dimension.h"
 #include "server/models/model_config.h"
 #include "server/storage/names.h"
@@ -456,6 +458,7 @@ absl::Status ReadInstanceGroups(const inference::ModelConfig& text, ModelConfig*
 
 // Section: parameters, Braid's own and those of Triton's PyTorch backend
 
+constexpr absl::string_view kDecode = "decode.";
 constexpr absl::string_view kRange = "range.";
 constexpr absl::string_view kScalar = "scalar.";
 // Reported for published versions, and ignored here: clients may send a reported configuration
@@ -588,6 +591,44 @@ absl::Status ReadRange(const std::string& key, absl::string_view value, ModelCon
   return absl::OkStatus();
 }
 
+// Checks that the mask of a text is another input, of INT64.
+absl::Status CheckMask(const TextSpec& text, const TensorSpec& input, const std::string& field,
+                       ModelConfig* config) {
+  if (text.mask.empty()) {
+    return absl::OkStatus();
+  }
+  const TensorSpec* const mask = FindInput(text.mask, config);
+  if (mask == nullptr || mask == &input) {
+    return InvalidField(field, absl::StrCat("'", Excerpt(text.mask), "' is not another input of ",
+                                            "the model (expected the name of an INT64 input)"));
+  }
+  if (mask->type != DataType::kInt64) {
+    return InvalidField(field, absl::StrCat("input '", text.mask, "' is ", DataTypeName(mask->type),
+                                            " (expected INT64)"));
+  }
+  return absl::OkStatus();
+}
+
+// Loading a version checks the decoded rows against the input.
+absl::Status ReadDecode(const std::string& key, const std::string& value, ModelConfig* config) {
+  const absl::string_view name = absl::StripPrefix(key, kDecode);
+  TensorSpec* const input = FindInput(name, config);
+  if (input == nullptr) {
+    return InvalidField(Field(key), absl::StrCat("unknown input '", Excerpt(name),
+                                                 "' (expected decode. and the name of an input)"));
+  }
+  BRAID_ASSIGN_OR_RETURN(input->decode, ParseDecodeSpec(value, Field(key)));
+  input->decode_json = value;
+  if (IsRandom(*input->decode)) {
+    return InvalidField(Field(key),
+                        "random transforms are for training jobs (expected transforms with one "
+                        "result for each row)");
+  }
+  const auto* const text = std::get_if<TextSpec>(&*input->decode);
+  return text == nullptr ? absl::OkStatus()
+                         : CheckMask(*text, *input, Field(key) + ".mask", config);
+}
+
 // Returns the parameters of Triton's backend that Braid accepts, with the values that match its
 // behaviour.
 const std::map<absl::string_view, std::vector<absl::string_view>>& SupportedTritonParameters() {
@@ -638,6 +679,8 @@ absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* con
       BRAID_RETURN_IF_ERROR(ReadWeight(value, config));
     } else if (key == "preferred_chunk_rows") {
       BRAID_RETURN_IF_ERROR(ReadChunkRows(value, config));
+    } else if (absl::StartsWith(key, kDecode)) {
+      BRAID_RETURN_IF_ERROR(ReadDecode(key, value, config));
     } else if (absl::StartsWith(key, kRange)) {
       BRAID_RETURN_IF_ERROR(ReadRange(key, value, config));
     } else if (absl::StartsWith(key, kScalar)) {

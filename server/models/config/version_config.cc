@@ -74,10 +74,16 @@ absl::StatusOr<ModelConfig> ApplyCurrentConfig(const ModelConfig& config,
   for (TensorSpec& input : result.inputs) {
     const auto same = std::find_if(declared.inputs.begin(), declared.inputs.end(),
                                    [&](const TensorSpec& spec) { return spec.name == input.name; });
-    if (same != declared.inputs.end() && (same->range || !input.range_derived)) {
+    if (same == declared.inputs.end()) {
+      continue;  // a scalar
+    }
+    if (same->range || !input.range_derived) {
       input.range = same->range;
       input.range_derived = false;
     }
+    input.decode = same->decode;
+    input.decode_json = same->decode_json;
+    input.decoder = same->decoder;
   }
   return result;
 }

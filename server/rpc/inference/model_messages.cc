@@ -174,6 +174,9 @@ void FillParameters(const ModelConfig& config, inference::ModelConfig* message) 
       parameters[absl::StrCat("range.", input.name)].set_string_value(
           absl::StrCat(input.range->min, ",", input.range->max));
     }
+    if (input.decode) {
+      parameters[absl::StrCat("decode.", input.name)].set_string_value(input.decode_json);
+    }
   }
   if (!broadcast.empty()) {
     parameters["broadcast"].set_string_value(absl::StrJoin(broadcast, ","));

@@ -21,6 +21,7 @@
 #include "server/base/clock.h"
 #include "server/base/local_address.h"
 #include "server/base/status.h"
+#include "server/decode/decode_threads.h"
 #include "server/devices/device_pool.h"
 #include "server/devices/torch_settings.h"
 #include "server/jobs/jobs.h"
@@ -152,7 +153,8 @@ class Server::Parts {
       : options_(options),
         admission_({options.max_requests, options.max_request_bytes, options.max_client_requests,
                     options.max_client_request_bytes}),
-        streams_(options.max_client_requests) {}
+        streams_(options.max_client_requests),
+        decode_threads_(static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U))) {}
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
@@ -212,6 +214,7 @@ class Server::Parts {
              &metrics_,
              &health_,
              regions_.get(),
+             &decode_threads_,
              tls_.get(),
              access_.get(),
              [this] { return pool_->View(); },
@@ -493,6 +496,7 @@ class Server::Parts {
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<HealthServer> health_server_;  // null: no separate port
   std::unique_ptr<ModelControl> control_;
+  DecodeThreads decode_threads_;
   std::unique_ptr<GrpcServer> grpc_server_;
 };
 

@@ -14,6 +14,12 @@ Ticket::~Ticket() {
   }
 }
 
+absl::Status Ticket::Add(size_t bytes) {
+  BRAID_RETURN_IF_ERROR(admission_->Add(bytes, client_));
+  bytes_ += bytes;
+  return absl::OkStatus();
+}
+
 void Ticket::Release() {
   if (admission_ != nullptr && !std::exchange(released_, true)) {
     admission_->Release(bytes_, client_);
@@ -27,11 +33,7 @@ absl::StatusOr<Ticket> Admission::Admit(size_t bytes, std::string client) {
     return absl::ResourceExhaustedError(
         absl::StrCat("too many requests in flight: ", requests_, " requests (--max_requests)"));
   }
-  if (requests_ > 0 && bytes_ + bytes > limits_.bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("too many bytes in flight: ", bytes_,
-                                                     " and a request of ", bytes, " bytes exceed ",
-                                                     limits_.bytes, " (--max_request_bytes)"));
-  }
+  BRAID_RETURN_IF_ERROR(CheckBytes(bytes, /*others=*/requests_));
   if (!limits_clients()) {
     client.clear();
   } else if (!client.empty()) {
@@ -52,12 +54,41 @@ absl::Status Admission::CheckClient(const Client& client, size_t bytes) const {
         absl::StrCat("too many requests of this client in flight: ", client.requests,
                      " requests (--max_client_requests)"));
   }
-  if (limits_.client_bytes > 0 && client.requests > 0 &&
-      client.bytes + bytes > limits_.client_bytes) {
+  return CheckClientBytes(client, bytes, /*others=*/client.requests);
+}
+
+absl::Status Admission::CheckBytes(size_t bytes, int64_t others) const {
+  if (others > 0 && bytes_ + bytes > limits_.bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("too many bytes in flight: ", bytes_,
+                                                     " and a request of ", bytes, " bytes exceed ",
+                                                     limits_.bytes, " (--max_request_bytes)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Admission::CheckClientBytes(const Client& client, size_t bytes, int64_t others) const {
+  if (limits_.client_bytes > 0 && others > 0 && client.bytes + bytes > limits_.client_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "too many bytes of this client in flight: ", client.bytes, " and a request of ", bytes,
         " bytes exceed ", limits_.client_bytes, " (--max_client_request_bytes)"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Admission::Add(size_t bytes, const std::string& client) {
+  if (bytes > limits_.bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the request would grow by ", bytes,
+                                                     " bytes (expected at most ", limits_.bytes,
+                                                     ", --max_request_bytes)"));
+  }
+  const absl::MutexLock lock(&mu_);
+  BRAID_RETURN_IF_ERROR(CheckBytes(bytes, /*others=*/requests_ - 1));
+  if (!client.empty()) {
+    Client& of_client = clients_.find(client)->second;
+    BRAID_RETURN_IF_ERROR(CheckClientBytes(of_client, bytes, /*others=*/of_client.requests - 1));
+    of_client.bytes += bytes;
+  }
+  bytes_ += bytes;
   return absl::OkStatus();
 }
 

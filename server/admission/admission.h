@@ -37,6 +37,9 @@ class Ticket {
   }
   ~Ticket();
 
+  // Counts `bytes` more of the request. RESOURCE_EXHAUSTED, without counting them, beyond a limit,
+  // or if they exceed --max_request_bytes by themselves. Requires a ticket of Admit().
+  absl::Status Add(size_t bytes);
   // Ends the request's part in the limits before its reply is sent. Idempotent.
   void Release();
 
@@ -91,6 +94,9 @@ class Admission {
     size_t bytes = 0;
   };
 
+  absl::Status Add(size_t bytes, const std::string& client) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckBytes(size_t bytes, int64_t others) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckClientBytes(const Client& client, size_t bytes, int64_t others) const;
   absl::Status CheckClient(const Client& client, size_t bytes) const;
   void Release(size_t bytes, const std::string& client) ABSL_LOCKS_EXCLUDED(mu_);
   void CountReplied() ABSL_LOCKS_EXCLUDED(mu_);

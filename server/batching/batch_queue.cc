@@ -45,6 +45,10 @@ BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas,
       batcher_(config_) {
   if (config_.preserve_ordering) {
     ordered_replies_ = std::vector<OrderedReplies>(batcher_.levels());
+    if (std::any_of(config_.inputs.begin(), config_.inputs.end(),
+                    [](const TensorSpec& input) { return input.decoder != nullptr; })) {
+      arrivals_ = std::make_unique<OrderedReplies>();
+    }
   }
 }
 
@@ -84,6 +88,12 @@ absl::Status BatchQueue::Push(std::shared_ptr<InferenceRequest> request, RunMode
   return absl::OkStatus();
 }
 
+void BatchQueue::CountDecoded(int64_t rows, absl::Duration busy) {
+  metrics_.CountDecoded(rows, busy);
+}
+
+void BatchQueue::CountDecodeFailure() { metrics_.CountDecodeFailure(); }
+
 absl::Time BatchQueue::ScheduleExpiry() {
   const absl::MutexLock lock(&mu_);
   if (batcher_.next_expiry() >= scheduled_expiry_) {
@@ -115,13 +125,13 @@ void BatchQueue::Remove(const InferenceRequest& request) {
 
 void BatchQueue::Complete(const InferenceRequest& request, InferenceRequest::Done done,
                           absl::StatusOr<InferenceResult> result) {
-  const absl::Time arrival = request.schedule().arrival;
-  const absl::Duration total = absl::Now() - arrival;
+  const InferenceRequest::Schedule& schedule = request.schedule();
+  const absl::Duration total = absl::Now() - schedule.arrival;
   const absl::Time started = request.started();
   const InferenceRequest::Place place = request.place();
   // Expired requests are marked as started when they leave the queue, but they did not run.
   if (started < absl::InfiniteFuture() && !absl::IsDeadlineExceeded(result.status())) {
-    metrics_.RecordQueued(started - arrival);
+    metrics_.RecordQueued(started - schedule.queue_start());
   }
   if (!result.ok()) {
     statistics_.RecordFailure(total);
@@ -131,9 +141,12 @@ void BatchQueue::Complete(const InferenceRequest& request, InferenceRequest::Don
     }
     return;
   }
-  result->queued = started - arrival;
-  result->computed = total - result->queued;
-  statistics_.RecordSuccess(request.rows(), total, result->queued, result->durations);
+  result->decoded = schedule.decoding;
+  result->queued = started - schedule.queue_start();
+  result->computed = total - result->queued - result->decoded;
+  BatchDurations durations = result->durations;
+  durations.copy_in += schedule.decoding;
+  statistics_.RecordSuccess(request.rows(), total, result->queued, durations);
   if (config_.preserve_ordering) {
     ordered_replies_[place.level].Provide(
         place.number, [done = std::move(done), result = std::move(result)]() mutable {
@@ -252,7 +265,7 @@ BatchQueue::Rows BatchQueue::Start(Worker& worker, TakenBatch* taken) const {
   }
   absl::Time oldest = absl::InfiniteFuture();
   for (const RequestRows& rows : taken->batch.rows) {
-    oldest = std::min(oldest, rows.request->schedule().arrival);
+    oldest = std::min(oldest, rows.request->schedule().queue_start());
   }
   if (!taken->batch.rows.empty()) {
     worker.RecordQueued(DeviceWork::kInference, absl::Now() - oldest);

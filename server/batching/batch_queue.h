@@ -56,6 +56,10 @@ class BatchQueue final : public RequestQueue,
   void Complete(const InferenceRequest& request, InferenceRequest::Done done,
                 absl::StatusOr<InferenceResult> result) override;
 
+  OrderedReplies* arrivals() const override { return arrivals_.get(); }
+  void CountDecoded(int64_t rows, absl::Duration busy) override;
+  void CountDecodeFailure() override;
+
   const ModelConfig& config() const override { return config_; }
   int64_t version() const override { return version_; }
   const ModelStatistics& statistics() const override { return statistics_; }
@@ -121,6 +125,7 @@ class BatchQueue final : public RequestQueue,
   ModelMetrics metrics_;
   ModelStatistics statistics_;
   std::vector<OrderedReplies> ordered_replies_;  // per priority level; empty without ordering
+  std::unique_ptr<OrderedReplies> arrivals_;     // null without ordering or decoders
 
   absl::Mutex mu_;
   Batcher batcher_ ABSL_GUARDED_BY(mu_);

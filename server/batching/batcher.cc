@@ -150,7 +150,7 @@ QueueView Batcher::View(const IdleWorkers& idle) const {
       }
       const RequestRows& head = fifo->front().rest;
       view.head_rows = view.head_rows > 0 ? view.head_rows : head.count;
-      view.oldest = std::min(view.oldest, head.request->schedule().arrival);
+      view.oldest = std::min(view.oldest, head.request->schedule().queue_start());
     }
   }
   if (started_ > 0 || released_rows_ > 0) {

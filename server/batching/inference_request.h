@@ -32,7 +32,9 @@ struct InferenceResult {
   std::vector<ChunkReport> chunks;
   // Sum over all batches that contained rows of the request.
   BatchDurations durations;
-  // Time from arrival until a worker took the first rows, and from then until the end.
+  // Time for decoding the inputs, time that the request waited for that and for a worker, and time
+  // from when a worker took the first rows.
+  absl::Duration decoded;
   absl::Duration queued;
   absl::Duration computed;
 };
@@ -72,6 +74,11 @@ class InferenceRequest {
     // Longest time in the queue, if the model's queue policy allows requests to set it. 0: the
     // policy's timeout.
     absl::Duration timeout;
+    // Time that decoding the inputs took, between `arrival` and the model's queue.
+    absl::Duration decoding;
+
+    // Start of the time in the queue; it excludes decoding.
+    absl::Time queue_start() const { return arrival + decoding; }
   };
 
   // inputs: as returned by CheckInputs(). rows: rows of the inputs; 1 if the model does not merge

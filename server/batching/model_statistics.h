@@ -58,8 +58,9 @@ class ModelStatistics {
     // Requests, with their time from arrival to reply.
     DurationCount success;
     DurationCount failure;
-    // Successful requests: time until the first rows were taken, and durations of the batches that
-    // contained their rows (the full duration of each batch).
+    // Successful requests: time until the first rows were taken, without decoding, and durations of
+    // the batches that contained their rows (the full duration of each batch). Decoding counts as
+    // copy_in.
     DurationCount queue;
     Batches request;
     // Keyed by the rows of a batch.

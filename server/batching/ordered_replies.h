@@ -1,4 +1,5 @@
-// Delivers replies in the order in which their requests arrived.
+// Delivers replies in the order in which their requests arrived. Also brings decoded requests into
+// that order, before they are queued.
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,10 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "server/batching/inference_request.h"
 #include "server/batching/model_statistics.h"
+#include "server/batching/ordered_replies.h"
 #include "server/models/model_config.h"
 
 namespace braid {
@@ -28,6 +30,14 @@ class RequestQueue {
   // priority is full (max_queue_size).
   virtual absl::Status Push(std::shared_ptr<InferenceRequest> request,
                             RunMode mode = RunMode::kOnWorker) = 0;
+
+  // Returns the order in which requests must be pushed: a request takes a slot on arrival, and is
+  // pushed when the slot is delivered. nullptr if requests may be pushed in any order, because
+  // replies are not ordered or no inputs are decoded.
+  virtual OrderedReplies* arrivals() const = 0;
+  // For the model's metrics, see ModelMetrics.
+  virtual void CountDecoded(int64_t rows, absl::Duration busy) = 0;
+  virtual void CountDecodeFailure() = 0;
 
   virtual const ModelConfig& config() const = 0;
   virtual int64_t version() const = 0;

@@ -87,6 +87,8 @@ class UnaryCall : public grpc::ServerUnaryReactor {
     BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(bytes, caller_.client()));
     return absl::OkStatus();
   }
+  // Of the admitted call.
+  Ticket* ticket() { return &ticket_; }
   const Caller& caller() const { return caller_; }
   CallFacts& facts() { return record_.facts(); }
   // Adds a detail to the audit. Call before Reply().

@@ -1,5 +1,6 @@
 #include "server/serving/load_model.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -10,6 +11,7 @@
 #include "server/models/inference_only/aoti_package.h"
 #include "server/models/inference_only/exported_program.h"
 #include "server/models/inference_only/package_model.h"
+#include "server/models/input_decoders.h"
 #include "server/models/pair/pair_model.h"
 #include "server/models/scalar_inputs.h"
 #include "server/models/torchscript/torchscript_model.h"
@@ -139,8 +141,10 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
     BRAID_ASSIGN_OR_RETURN(placed, PlaceReplicas(config->instance_groups, workers));
   }
   BRAID_ASSIGN_OR_RETURN(const auto model, OpenBeside(file, config, placed.front()));
-  BRAID_ASSIGN_OR_RETURN(auto replicas, MakeReplicas(*model, placed));
   ModelConfig settled = model->config();
+  BRAID_RETURN_IF_ERROR(MakeDecoders(
+      {std::filesystem::path(file.path).parent_path().string(), file.folder}, &settled));
+  BRAID_ASSIGN_OR_RETURN(auto replicas, MakeReplicas(*model, placed));
   if (NeedsTest(settled)) {
     BRAID_ASSIGN_OR_RETURN(const RowTest test,
                            Test(file, settled, *placed.front(), *replicas.front(), tests));

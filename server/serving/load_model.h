@@ -28,7 +28,7 @@ struct LoadedVersion {
 // Location of a version.
 struct ModelFile {
   std::string path;
-  // The model's folder, with the files of its warm-up requests.
+  // The model's folder, with the files of its warm-up requests and tokenizers.
   std::string folder;
   std::string model;
   int64_t version = 0;
@@ -46,7 +46,10 @@ enum class OnRowDependence {
 // independence, unless `config` decides it or `tests` has the result. Without `config`, a version
 // whose rows depend on each other, or cannot be tested, runs each request alone.
 //
-// Returns the errors of opening the file, PlaceReplicas(), TestRowIndependence() and WarmUp().
+// Makes the decoders of the inputs, whose files are in the folder of the version or of the model.
+//
+// Returns the errors of opening the file, PlaceReplicas(), MakeDecoders(), TestRowIndependence()
+// and WarmUp().
 // Blocks; the workers run only the test and the warm-up.
 absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::optional<ModelConfig>& config,

@@ -155,8 +155,23 @@ struct MetricTable {
                             "braid_queue_duration_seconds",
                             {"model"},
                             "Time from the arrival of a request until a worker takes its first "
-                            "rows.",
+                            "rows, without the time for decoding its inputs.",
                             Latencies()};
+  Counters decoded_rows{&table,
+                        MetricGroup::kInference,
+                        "braid_decode_rows_total",
+                        {"model"},
+                        "Images and texts of requests that were decoded to tensors."};
+  Counters decode_failures{&table,
+                           MetricGroup::kInference,
+                           "braid_decode_failures_total",
+                           {"model"},
+                           "Requests that failed because an image or text could not be decoded."};
+  Counters decode_busy{&table,
+                       MetricGroup::kInference,
+                       "braid_decode_busy_seconds_total",
+                       {"model"},
+                       "Time that decode threads spent on images and texts of requests."};
   Histograms batch_size{&table,    MetricGroup::kInference,     "braid_batch_size_rows",
                         {"model"}, "Rows per inference batch.", Rows()};
   Counters samples{&table,

@@ -20,7 +20,8 @@ ModelMetrics::Hold::~Hold() {
   table_->models.erase(found);
   const auto drop = [this](auto&... families) { (families.Drop("model", model_), ...); };
   drop(table_->requests, table_->request_duration, table_->queue_rows, table_->queue_duration,
-       table_->batch_size, table_->samples, table_->job_samples);
+       table_->batch_size, table_->samples, table_->job_samples, table_->decoded_rows,
+       table_->decode_failures, table_->decode_busy);
 }
 
 ModelMetrics::ModelMetrics(Metrics* metrics, absl::string_view model)
@@ -29,7 +30,10 @@ ModelMetrics::ModelMetrics(Metrics* metrics, absl::string_view model)
       queue_duration_(metrics->table_->queue_duration.At({model})),
       batch_size_(metrics->table_->batch_size.At({model})),
       samples_(metrics->table_->samples.At({model})),
-      job_samples_(metrics->table_->job_samples.At({model})) {}
+      job_samples_(metrics->table_->job_samples.At({model})),
+      decoded_rows_(metrics->table_->decoded_rows.At({model})),
+      decode_failures_(metrics->table_->decode_failures.At({model})),
+      decode_busy_(metrics->table_->decode_busy.At({model})) {}
 
 ModelMetrics::~ModelMetrics() = default;
 
@@ -49,5 +53,12 @@ void ModelMetrics::AddQueuedRows(int64_t delta) {
 void ModelMetrics::RecordQueued(absl::Duration queued) {
   queue_duration_.Observe(absl::ToDoubleSeconds(queued));
 }
+
+void ModelMetrics::CountDecoded(int64_t rows, absl::Duration busy) {
+  decoded_rows_.Increment(static_cast<double>(rows));
+  decode_busy_.Increment(absl::ToDoubleSeconds(busy));
+}
+
+void ModelMetrics::CountDecodeFailure() { decode_failures_.Increment(); }
 
 }  // namespace braid

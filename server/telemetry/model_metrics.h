@@ -33,6 +33,10 @@ class ModelMetrics {
   void AddQueuedRows(int64_t delta);
   // Records the time until a worker took the first rows of a request.
   void RecordQueued(absl::Duration queued);
+  // Counts `rows` decoded rows of a request. `busy`: time of the threads that decoded them.
+  void CountDecoded(int64_t rows, absl::Duration busy);
+  // Counts a request with a row that could not be decoded.
+  void CountDecodeFailure();
 
  private:
   // Keeps the series of a model.
@@ -54,6 +58,9 @@ class ModelMetrics {
   prometheus::Histogram& batch_size_;
   prometheus::Counter& samples_;
   prometheus::Counter& job_samples_;
+  prometheus::Counter& decoded_rows_;
+  prometheus::Counter& decode_failures_;
+  prometheus::Counter& decode_busy_;
 };
 
 }  // namespace braid

@@ -8,7 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "server/base/status.h"
+#include "server/batching/ordered_replies.h"
+#include "server/decode/decode_inputs.h"
 #include "server/models/input_check.h"
 #include "server/rpc/inference/infer_parameters.h"
 #include "server/rpc/inference/model_messages.h"
@@ -50,27 +53,174 @@ absl::Status CopyCheckedInputs(const ModelConfig& config, const std::vector<Shar
   return absl::OkStatus();
 }
 
-// Writes the response. slices: shared memory of the inputs, which must not have been truncated.
-absl::Status WriteReply(const ModelConfig& config, const inference::ModelInferRequest& request,
-                        const InferenceResult& result, const std::vector<RequestedOutput>& wanted,
-                        const std::vector<SharedSlice>& slices,
-                        inference::ModelInferResponse* response, CallFacts* facts) {
-  for (const SharedSlice& slice : slices) {
-    BRAID_RETURN_IF_ERROR(CheckWhole(slice));
+// A request between SubmitRequest() and `done`.
+struct Submission {
+  std::shared_ptr<RequestQueue> queue;
+  InferCallState call;
+  // A batch on the thread that pushes would delay requests that are decoded or pushed in order.
+  RunMode run_mode = RunMode::kOnWorker;
+  InferenceRequest::Schedule schedule;
+  std::vector<RequestedOutput> wanted;
+  // Shared memory of the inputs.
+  std::vector<SharedSlice> slices;
+  // In the order of the request, without the inputs that are being decoded.
+  std::vector<HostTensor> tensors;
+  // Indices of those inputs in the request.
+  std::vector<int> encoded_positions;
+};
+
+// Writes the response.
+absl::Status WriteReply(const Submission& submission, const InferenceResult& result) {
+  const InferCallState& call = submission.call;
+  for (const SharedSlice& slice : submission.slices) {
+    BRAID_RETURN_IF_ERROR(CheckWhole(slice));  // The client may have truncated it.
   }
-  response->set_model_name(request.model_name());
-  response->set_model_version(absl::StrCat(result.version));
-  response->set_id(request.id());
-  BRAID_RETURN_IF_ERROR(WriteOutputs(config, result, wanted, response));
-  const auto report = request.parameters().find(kReportSplit);
-  if (report != request.parameters().end() && report->second.bool_param()) {
-    (*response->mutable_parameters())[kSplit].set_string_param(SplitText(result.chunks));
+  call.response->set_model_name(call.request->model_name());
+  call.response->set_model_version(absl::StrCat(result.version));
+  call.response->set_id(call.request->id());
+  BRAID_RETURN_IF_ERROR(
+      WriteOutputs(submission.queue->config(), result, submission.wanted, call.response));
+  const auto report = call.request->parameters().find(kReportSplit);
+  if (report != call.request->parameters().end() && report->second.bool_param()) {
+    (*call.response->mutable_parameters())[kSplit].set_string_param(SplitText(result.chunks));
   }
   if (AccessLogOn()) {
-    facts->chunks = static_cast<int64_t>(result.chunks.size());
-    facts->phases = {{"queue", result.queued}, {"compute", result.computed}};
+    call.facts->chunks = static_cast<int64_t>(result.chunks.size());
+    call.facts->phases = {{"queue", result.queued}, {"compute", result.computed}};
+    if (result.decoded > absl::ZeroDuration()) {
+      call.facts->phases.insert(call.facts->phases.begin(), {"decode", result.decoded});
+    }
   }
-  return CheckReplySize(response);
+  return CheckReplySize(call.response);
+}
+
+// Adds scalars to the tensors, and checks them and brings them into the model's order.
+absl::Status CompleteInputs(Submission* submission) {
+  const ModelConfig& config = submission->queue->config();
+  BRAID_RETURN_IF_ERROR(
+      AddScalars(config, submission->call.request->parameters(), &submission->tensors));
+  BRAID_ASSIGN_OR_RETURN(submission->tensors,
+                         CheckInputs(config, std::move(submission->tensors), "inputs"));
+  return absl::OkStatus();
+}
+
+// Pushes a request whose inputs are complete.
+absl::Status Push(const std::shared_ptr<Submission>& submission) {
+  const std::shared_ptr<RequestQueue> queue = submission->queue;
+  const std::shared_ptr<Cancellation> cancellation = submission->call.cancellation;
+  std::vector<HostTensor> inputs = std::move(submission->tensors);
+  const int64_t rows = queue->config().merges_requests() ? RowsOf(inputs) : 1;
+  const auto request = std::make_shared<InferenceRequest>(
+      std::move(inputs), rows, submission->schedule,
+      [submission](absl::StatusOr<InferenceResult> result) {
+        submission->call.done(result.ok() ? WriteReply(*submission, *result)
+                                          : std::move(result).status());
+      });
+  BRAID_RETURN_IF_ERROR(queue->Push(request, submission->run_mode));
+  cancellation->OnQueued(request);
+  return absl::OkStatus();
+}
+
+// Same, and passes an error to `done`.
+void PushOrReply(const std::shared_ptr<Submission>& submission) {
+  if (const absl::Status status = Push(submission); !status.ok()) {
+    submission->call.done(status);
+  }
+}
+
+// Takes the request's place in the order of arrival; 0 if any order is fine.
+OrderedReplies::Slot ReserveSlot(const RequestQueue& queue) {
+  return queue.arrivals() == nullptr ? 0 : queue.arrivals()->Reserve();
+}
+
+void ReleaseSlot(const RequestQueue& queue, OrderedReplies::Slot slot) {
+  if (queue.arrivals() != nullptr) {
+    queue.arrivals()->Skip(slot);
+  }
+}
+
+// Pushes the request once all requests before `slot` are pushed.
+void PushInOrder(OrderedReplies::Slot slot, const std::shared_ptr<Submission>& submission) {
+  const std::shared_ptr<RequestQueue> queue = submission->queue;
+  if (queue->arrivals() == nullptr) {
+    PushOrReply(submission);
+  } else {
+    queue->arrivals()->Provide(slot, [submission] { PushOrReply(submission); });
+  }
+}
+
+// Adds decoded tensors to the request. A mask that the client has sent replaces the decoder's.
+absl::Status AddDecoded(DecodedInputs decoded, Submission* submission) {
+  std::vector<HostTensor>& tensors = submission->tensors;
+  for (size_t i = 0; i < decoded.tensors.size(); ++i) {
+    tensors.insert(tensors.begin() + submission->encoded_positions[i],
+                   std::move(decoded.tensors[i]));
+  }
+  for (HostTensor& mask : decoded.masks) {
+    if (std::none_of(tensors.begin(), tensors.end(),
+                     [&](const HostTensor& sent) { return sent.name == mask.name; })) {
+      tensors.push_back(std::move(mask));
+    }
+  }
+  submission->schedule.decoding = decoded.duration;
+  return CompleteInputs(submission);
+}
+
+// Continues a request with the result of its decoding. rows: of all encoded inputs.
+absl::Status FinishDecoding(absl::StatusOr<DecodedInputs> decoded, int64_t rows,
+                            Submission* submission) {
+  RequestQueue& queue = *submission->queue;
+  if (absl::IsInvalidArgument(decoded.status())) {
+    queue.CountDecodeFailure();
+  }
+  BRAID_RETURN_IF_ERROR(decoded.status());
+  queue.CountDecoded(rows, decoded->busy);
+  return AddDecoded(*std::move(decoded), submission);
+}
+
+// Returns the check before each part of the decoding.
+CheckBeforeDecode StopsWith(const InferCallState& call) {
+  return [cancellation = call.cancellation, deadline = call.deadline]() -> absl::Status {
+    if (cancellation->cancelled()) {
+      return absl::CancelledError("the client cancelled the request");
+    }
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError("the deadline passed before the inputs were decoded");
+    }
+    return absl::OkStatus();
+  };
+}
+
+// Decodes `encoded`, then pushes the request.
+absl::Status DecodeAndPush(EncodedInputs encoded, DecodeThreads* threads,
+                           const std::shared_ptr<Submission>& submission) {
+  const InferCallState& call = submission->call;
+  int64_t rows = 0;
+  for (const EncodedInput& input : encoded.inputs) {
+    const auto spec =
+        std::find_if(encoded.specs.begin(), encoded.specs.end(),
+                     [&](const TensorSpec& other) { return other.name == input.name; });
+    BRAID_RETURN_IF_ERROR(call.ticket->Add(DecodedBytes(input, *spec->decode)));
+    rows += static_cast<int64_t>(input.rows.size());
+  }
+  call.facts->rows = static_cast<int64_t>(encoded.inputs.front().rows.size());
+  submission->encoded_positions = std::move(encoded.positions);
+  const OrderedReplies::Slot slot = ReserveSlot(*submission->queue);
+  const absl::Status started = DecodeInputs(
+      threads, std::move(encoded.inputs), StopsWith(call),
+      [submission, queue = submission->queue, slot, rows](absl::StatusOr<DecodedInputs> decoded) {
+        const absl::Status status = FinishDecoding(std::move(decoded), rows, submission.get());
+        if (status.ok()) {
+          PushInOrder(slot, submission);
+          return;
+        }
+        submission->call.done(status);
+        ReleaseSlot(*queue, slot);
+      });
+  if (!started.ok()) {
+    ReleaseSlot(*submission->queue, slot);
+  }
+  return started;
 }
 
 }  // namespace
@@ -100,35 +250,32 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> FindQueue(
   return FindVersion(models, request.model_name(), request.model_version(), "model_version");
 }
 
-absl::StatusOr<std::shared_ptr<InferenceRequest>> SubmitRequest(
-    const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
-    const inference::ModelInferRequest& request, absl::Time deadline,
-    inference::ModelInferResponse* response, CallFacts* facts, InferDone done) {
+absl::Status SubmitRequest(const InferContext& context, std::shared_ptr<RequestQueue> queue,
+                           InferCallState call) {
   const ModelConfig& config = queue->config();
+  const inference::ModelInferRequest& request = *call.request;
+  const auto submission = std::make_shared<Submission>();
   BRAID_RETURN_IF_ERROR(CheckParameters(request.parameters()));
-  std::vector<SharedSlice> slices;
-  BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
-                         ReadInputs(request, context.regions, &slices));
-  BRAID_RETURN_IF_ERROR(CopyCheckedInputs(config, slices, &tensors));
-  BRAID_RETURN_IF_ERROR(AddScalars(config, request.parameters(), &tensors));
-  BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs,
-                         CheckInputs(config, std::move(tensors), "inputs"));
-  const int64_t rows = config.merges_requests() ? RowsOf(inputs) : 1;
-  facts->rows = config.batched() ? RowsOf(inputs) : 1;
-  BRAID_ASSIGN_OR_RETURN(std::vector<RequestedOutput> wanted,
+  EncodedInputs encoded{config.inputs};
+  BRAID_ASSIGN_OR_RETURN(submission->tensors,
+                         ReadInputs(request, context.regions, &submission->slices, &encoded));
+  BRAID_RETURN_IF_ERROR(CopyCheckedInputs(config, submission->slices, &submission->tensors));
+  BRAID_ASSIGN_OR_RETURN(submission->wanted,
                          ReadRequestedOutputs(config, request, context.regions));
-  BRAID_ASSIGN_OR_RETURN(const InferenceRequest::Schedule schedule,
-                         ReadSchedule(request.parameters(), deadline));
-  auto queued = std::make_shared<InferenceRequest>(
-      std::move(inputs), rows, schedule,
-      [queue, &request, response, facts, wanted = std::move(wanted), slices = std::move(slices),
-       done = std::move(done)](absl::StatusOr<InferenceResult> result) mutable {
-        done(result.ok()
-                 ? WriteReply(queue->config(), request, *result, wanted, slices, response, facts)
-                 : std::move(result).status());
-      });
-  BRAID_RETURN_IF_ERROR(queue->Push(queued, context.run_mode));
-  return queued;
+  BRAID_ASSIGN_OR_RETURN(submission->schedule, ReadSchedule(request.parameters(), call.deadline));
+  submission->call = std::move(call);
+  submission->queue = std::move(queue);
+  if (!encoded.inputs.empty()) {
+    return DecodeAndPush(std::move(encoded), context.decode_threads, submission);
+  }
+  BRAID_RETURN_IF_ERROR(CompleteInputs(submission.get()));
+  submission->call.facts->rows = config.batched() ? RowsOf(submission->tensors) : 1;
+  if (submission->queue->arrivals() == nullptr) {
+    submission->run_mode = context.run_mode;
+    return Push(submission);
+  }
+  PushInOrder(ReserveSlot(*submission->queue), submission);
+  return absl::OkStatus();
 }
 
 }  // namespace braid

@@ -9,9 +9,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "inference/grpc_service.pb.h"
-#include "server/batching/inference_request.h"
+#include "server/admission/admission.h"
 #include "server/batching/request_queue.h"
+#include "server/decode/decode_threads.h"
 #include "server/rpc/auth/access.h"
+#include "server/rpc/inference/cancellation.h"
 #include "server/serving/served_models.h"
 #include "server/shared_memory/shared_regions.h"
 #include "server/telemetry/access_log.h"
@@ -22,6 +24,7 @@ namespace braid {
 struct InferContext {
   const ServedModels* models = nullptr;
   const SharedRegions* regions = nullptr;  // null: shared memory of clients is disabled
+  DecodeThreads* decode_threads = nullptr;
   RunMode run_mode = RunMode::kOnWorker;
 };
 
@@ -43,13 +46,23 @@ absl::Time DeadlineOf(std::chrono::system_clock::time_point deadline);
 // block.
 using InferDone = absl::AnyInvocable<void(absl::Status)>;
 
-// Decodes and checks `request` and pushes it to `queue`. Sets facts->rows before it returns, and
-// fills `response` and the rest of `facts` before `done`. All of them must live until then. With
-// RunMode::kMayRunInline, `done` may be called before this returns. Returns the queued request, for
-// Cancel(). On error, the request is not queued and `done` is not called.
-absl::StatusOr<std::shared_ptr<InferenceRequest>> SubmitRequest(
-    const InferContext& context, const std::shared_ptr<RequestQueue>& queue,
-    const inference::ModelInferRequest& request, absl::Time deadline,
-    inference::ModelInferResponse* response, CallFacts* facts, InferDone done);
+// An admitted call of SubmitRequest(). The pointers are valid until `done` is called.
+struct InferCallState {
+  const inference::ModelInferRequest* request = nullptr;
+  inference::ModelInferResponse* response = nullptr;
+  CallFacts* facts = nullptr;
+  Ticket* ticket = nullptr;
+  absl::Time deadline = absl::InfiniteFuture();
+  std::shared_ptr<Cancellation> cancellation;
+  InferDone done;
+};
+
+// Reads and checks the request and pushes it to `queue`, in the order of the calls. Images and
+// texts are decoded first, on the decode threads; their tensors count as bytes in flight. Sets
+// facts->rows before it returns, and fills the response and the rest of the facts before `done`.
+// With RunMode::kMayRunInline, `done` may be called before this returns. On error, the request is
+// not queued and `done` is not called.
+absl::Status SubmitRequest(const InferContext& context, std::shared_ptr<RequestQueue> queue,
+                           InferCallState call);
 
 }  // namespace braid

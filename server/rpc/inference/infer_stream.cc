@@ -129,20 +129,18 @@ void InferStream::End(const absl::Status& status) {
 }
 
 void InferStream::CancelRest() {
-  std::vector<std::shared_ptr<InferenceRequest>> waiting;
+  std::vector<std::shared_ptr<Cancellation>> waiting;
   {
     const absl::MutexLock lock(&mu_);
     if (!ended_ || std::exchange(rest_cancelled_, true)) {
       return;
     }
     for (const auto& pending : pending_) {
-      if (auto queued = pending->queued.lock(); queued != nullptr) {
-        waiting.push_back(std::move(queued));
-      }
+      waiting.push_back(pending->cancellation);
     }
   }
-  for (const auto& request : waiting) {
-    request->Cancel();
+  for (const auto& cancellation : waiting) {
+    cancellation->Cancel();
   }
 }
 
@@ -182,29 +180,33 @@ void InferStream::OnReadDone(bool ok) {
 }
 
 absl::Status InferStream::Submit(const std::shared_ptr<Pending>& pending) {
-  BRAID_ASSIGN_OR_RETURN(const auto queue, QueueFor(pending.get()));
+  BRAID_ASSIGN_OR_RETURN(auto queue, QueueFor(pending.get()));
   const InferContext allowed = ForCaller(infer_, caller_);
   const size_t shared = SharedInputBytes(allowed.regions, pending->request);
   BRAID_ASSIGN_OR_RETURN(pending->ticket,
                          rpc_.admission->Admit(pending->bytes + shared, caller_.client()));
   BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc_.admission->max_bytes()));
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
-                         SubmitRequest(allowed, queue, pending->request, deadline_,
-                                       pending->reply.mutable_infer_response(), &pending->facts,
-                                       [stream = self_, pending](const absl::Status& status) {
-                                         stream->SetReply(pending, status);
-                                       }));
+  BRAID_RETURN_IF_ERROR(
+      SubmitRequest(allowed, std::move(queue),
+                    {.request = &pending->request,
+                     .response = pending->reply.mutable_infer_response(),
+                     .facts = &pending->facts,
+                     .ticket = &pending->ticket,
+                     .deadline = deadline_,
+                     .cancellation = pending->cancellation,
+                     .done = [stream = self_, pending](const absl::Status& status) {
+                       stream->SetReply(pending, status);
+                     }}));
   bool ended = false;
   {
     const absl::MutexLock lock(&mu_);
-    pending->queued = queued;
     if (pending->record) {
       pending->record->facts().rows = pending->facts.rows;
     }
     ended = ended_;
   }
   if (ended) {
-    queued->Cancel();
+    pending->cancellation->Cancel();
   }
   return absl::OkStatus();
 }

@@ -52,7 +52,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
     // Number of the batch within the stream. Several messages may carry one batch.
     int64_t batch = 0;
     bool more = false;  // another message of the batch follows
-    std::weak_ptr<InferenceRequest> queued;
+    std::shared_ptr<Cancellation> cancellation = std::make_shared<Cancellation>();
   };
 
   // Admits and queues an authorized request.

@@ -4,9 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "server/base/status.h"
 #include "server/base/version.h"
@@ -20,7 +18,6 @@ namespace braid {
 namespace {
 
 // ModelInfer in flight. If the client cancels or disconnects, the request leaves its queue at once.
-// Thread-safe.
 class InferCall final : public UnaryCall {
  public:
   InferCall(const RpcContext& rpc, const grpc::CallbackServerContext& context)
@@ -37,37 +34,12 @@ class InferCall final : public UnaryCall {
                : status;
   }
 
-  // Cancels `request` if the call is cancelled, now or later.
-  void CancelWithCall(const std::shared_ptr<InferenceRequest>& request) ABSL_LOCKS_EXCLUDED(mu_) {
-    bool cancelled = false;
-    {
-      const absl::MutexLock lock(&mu_);
-      request_ = request;
-      cancelled = cancelled_;
-    }
-    if (cancelled) {
-      request->Cancel();
-    }
-  }
-
-  void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_) {
-    std::shared_ptr<InferenceRequest> request;
-    {
-      const absl::MutexLock lock(&mu_);
-      cancelled_ = true;
-      request = request_.lock();
-    }
-    if (request != nullptr) {
-      request->Cancel();
-    }
-  }
+  const std::shared_ptr<Cancellation>& cancellation() const { return cancellation_; }
+  void OnCancel() override { cancellation_->Cancel(); }
 
  private:
   const absl::Time deadline_;
-
-  absl::Mutex mu_;
-  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::weak_ptr<InferenceRequest> request_ ABSL_GUARDED_BY(mu_);
+  const std::shared_ptr<Cancellation> cancellation_ = std::make_shared<Cancellation>();
 };
 
 // Lists the served versions that `caller` may see. name, version: restrict the list unless empty.
@@ -248,18 +220,21 @@ InferenceService::Reactor* InferenceService::ModelInfer(Context* context,
     RecordRequestId(*request, &call->facts());
     BRAID_RETURN_IF_ERROR(call->Check(*request));
     const InferContext infer =
-        ForCaller({models_, regions_, RunMode::kMayRunInline}, call->caller());
+        ForCaller({models_, regions_, decode_threads_, RunMode::kMayRunInline}, call->caller());
     const size_t shared = SharedInputBytes(infer.regions, *request);
     BRAID_RETURN_IF_ERROR(call->Admit(rpc_, request->ByteSizeLong() + shared));
     BRAID_RETURN_IF_ERROR(CheckSharedInputs(shared, rpc_.admission->max_bytes()));
-    BRAID_ASSIGN_OR_RETURN(const auto queue, FindQueue(*models_, *request));
-    BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<InferenceRequest> queued,
-                           SubmitRequest(infer, queue, *request, call->deadline(), response,
-                                         &call->facts(), [call, held](const absl::Status& status) {
-                                           call->Reply(call->ExplainCancel(status));
-                                         }));
-    call->CancelWithCall(queued);
-    return absl::OkStatus();
+    BRAID_ASSIGN_OR_RETURN(auto queue, FindQueue(*models_, *request));
+    return SubmitRequest(infer, std::move(queue),
+                         {.request = request,
+                          .response = response,
+                          .facts = &call->facts(),
+                          .ticket = call->ticket(),
+                          .deadline = call->deadline(),
+                          .cancellation = call->cancellation(),
+                          .done = [call, held](const absl::Status& status) {
+                            call->Reply(call->ExplainCancel(status));
+                          }});
   };
   if (const absl::Status status = start(); !status.ok()) {
     call->Reply(call->ExplainCancel(status));
@@ -269,7 +244,7 @@ InferenceService::Reactor* InferenceService::ModelInfer(Context* context,
 
 grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
 InferenceService::ModelStreamInfer(Context* context) {
-  return new InferStream({models_, regions_}, rpc_, context);
+  return new InferStream({models_, regions_, decode_threads_}, rpc_, context);
 }
 
 InferenceService::Reactor* InferenceService::ModelStatistics(

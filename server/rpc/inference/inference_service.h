@@ -4,6 +4,7 @@
 #include <string>
 
 #include "inference/grpc_service.grpc.pb.h"
+#include "server/decode/decode_threads.h"
 #include "server/rpc/call.h"
 #include "server/serving/model_control.h"
 #include "server/serving/served_models.h"
@@ -18,8 +19,13 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
   // All pointers, including those in `rpc`, outlive the service. regions: null if shared memory of
   // clients is disabled.
   InferenceService(ServedModels* models, ModelControl* control, SharedRegions* regions,
-                   const Health* health, const RpcContext& rpc)
-      : models_(models), control_(control), regions_(regions), health_(health), rpc_(rpc) {}
+                   DecodeThreads* decode_threads, const Health* health, const RpcContext& rpc)
+      : models_(models),
+        control_(control),
+        regions_(regions),
+        decode_threads_(decode_threads),
+        health_(health),
+        rpc_(rpc) {}
 
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
@@ -78,6 +84,7 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
   ServedModels* const models_;
   ModelControl* const control_;
   SharedRegions* const regions_;
+  DecodeThreads* const decode_threads_;
   const Health* const health_;
   const RpcContext rpc_;
 };

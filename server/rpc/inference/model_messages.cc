@@ -34,6 +34,13 @@ void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs
     }
     auto* message = messages->Add();
     message->set_name(spec.name);
+    if (spec.decode) {
+      // One image or text per row. FillConfig() reports the tensor, which clients may send, too.
+      message->set_datatype("BYTES");
+      message->add_shape(-1);
+      message->add_shape(1);
+      continue;
+    }
     message->set_datatype(std::string(DataTypeName(spec.type)));
     if (config.has_batch_dim(spec)) {
       message->add_shape(-1);

@@ -1,11 +1,13 @@
 #include "server/rpc/inference/tensor_codec.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/rpc/inference/bytes_contents.h"
 #include "server/rpc/inference/parameter.h"
 #include "server/rpc/inference/shared_memory.h"
 #include "server/rpc/inference/typed_contents.h"
@@ -17,23 +19,30 @@ using Input = inference::ModelInferRequest::InferInputTensor;
 
 constexpr int kMaxRank = 64;
 constexpr size_t kMaxNameBytes = 1024;
+constexpr char kBytes[] = "BYTES";
+
+absl::Status CheckName(const std::string& name, const std::string& field) {
+  if (name.size() > kMaxNameBytes) {
+    return InvalidField(field + ".name",
+                        absl::StrCat(name.size(), " bytes (expected at most ", kMaxNameBytes, ")"));
+  }
+  return absl::OkStatus();
+}
 
 // Reads name, datatype and shape, and computes the size in bytes.
 template <typename Message>
 absl::StatusOr<HostTensor> ReadHeader(const Message& message, const std::string& field) {
   HostTensor tensor;
-  if (message.name().size() > kMaxNameBytes) {
-    return InvalidField(
-        field + ".name",
-        absl::StrCat(message.name().size(), " bytes (expected at most ", kMaxNameBytes, ")"));
-  }
+  BRAID_RETURN_IF_ERROR(CheckName(message.name(), field));
   tensor.name = message.name();
-  if (message.datatype() == "BYTES") {
-    return InvalidField(field + ".datatype",
-                        absl::StrCat("'BYTES' of '", tensor.name,
-                                     "' is not supported, because PyTorch has no string tensors "
-                                     "(expected one of ",
-                                     AllDataTypeNames(), ")"));
+  if (message.datatype() == kBytes) {
+    return InvalidField(
+        field + ".datatype",
+        absl::StrCat("'BYTES' of '", tensor.name,
+                     "' is not supported, because PyTorch has no string tensors (expected one of ",
+                     AllDataTypeNames(),
+                     ", or a model whose configuration decodes this input: "
+                     "parameters[\"decode.<input>\"])"));
   }
   const std::optional<DataType> type = DataTypeFromName(message.datatype());
   if (!type) {
@@ -121,11 +130,61 @@ absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostT
   return absl::OkStatus();
 }
 
+// Returns the input of the model that decodes `input`; nullptr if it is sent as a tensor.
+const TensorSpec* DecodedInput(const Input& input, const EncodedInputs* encoded) {
+  if (encoded == nullptr || input.datatype() != kBytes) {
+    return nullptr;
+  }
+  const auto found = std::find_if(
+      encoded->specs.begin(), encoded->specs.end(),
+      [&](const TensorSpec& spec) { return spec.decoder != nullptr && spec.name == input.name(); });
+  return found == encoded->specs.end() ? nullptr : &*found;
+}
+
+// Returns the number of elements of a BYTES input.
+absl::StatusOr<int64_t> CountElements(const Input& input, const std::string& field) {
+  const auto& shape = input.shape();
+  if ((shape.size() == 1 || (shape.size() == 2 && shape[1] == 1)) && shape[0] >= 1) {
+    return shape[0];
+  }
+  return InvalidField(
+      field + ".shape",
+      absl::StrCat(ShapeString({shape.begin(), shape.end()}), " of BYTES input '", input.name(),
+                   "' (expected [n] or [n, 1], with one encoded value for each of n rows)"));
+}
+
+// Reads a BYTES input from `slice`, if it has a region, from `raw`, if it is not null, or else from
+// its typed contents.
+absl::StatusOr<EncodedInput> ReadEncoded(const Input& input, const TensorSpec& spec,
+                                         const SharedSlice& slice, const std::string* raw,
+                                         const std::string& raw_field, const std::string& field) {
+  EncodedInput encoded;
+  encoded.name = spec.name;
+  encoded.decoder = spec.decoder;
+  BRAID_ASSIGN_OR_RETURN(const int64_t count, CountElements(input, field));
+  if (slice.region != nullptr) {
+    // A copy, because the client could change the bytes while they are decoded.
+    BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char[]> copy, AllocateCopy(slice.bytes));
+    BRAID_RETURN_IF_ERROR(slice.Read(copy.get()));
+    encoded.owner = copy;
+    BRAID_ASSIGN_OR_RETURN(encoded.rows,
+                           SplitBytes({copy.get(), slice.bytes}, count,
+                                      ParameterField(field, kSharedRegion), spec.name));
+  } else if (raw != nullptr) {
+    BRAID_ASSIGN_OR_RETURN(encoded.rows, SplitBytes(*raw, count, raw_field, spec.name));
+  } else {
+    BRAID_ASSIGN_OR_RETURN(
+        encoded.rows, ReadBytesContents(input.contents(), count, field + ".contents", spec.name));
+  }
+  return encoded;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request,
                                                    const SharedRegions* regions,
-                                                   std::vector<SharedSlice>* slices) {
+                                                   std::vector<SharedSlice>* slices,
+                                                   EncodedInputs* encoded) {
   BRAID_ASSIGN_OR_RETURN(std::vector<SharedSlice> places, ReadSlices(request, regions));
   const bool raw = request.raw_input_contents_size() > 0;
   std::vector<HostTensor> tensors;
@@ -133,15 +192,26 @@ absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRe
   for (int i = 0; i < request.inputs_size(); ++i) {
     const Input& input = request.inputs(i);
     const std::string field = absl::StrCat("inputs[", i, "]");
-    BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadHeader(input, field));
     SharedSlice& place = places[static_cast<size_t>(i)];
+    const bool is_raw = raw && place.region == nullptr;
+    const std::string raw_field = is_raw ? absl::StrCat("raw_input_contents[", next_raw, "]") : "";
+    const std::string* const data = is_raw ? &request.raw_input_contents(next_raw++) : nullptr;
+    if (const TensorSpec* const spec = DecodedInput(input, encoded)) {
+      BRAID_ASSIGN_OR_RETURN(EncodedInput read,
+                             ReadEncoded(input, *spec, place, data, raw_field, field));
+      encoded->inputs.push_back(std::move(read));
+      encoded->positions.push_back(i);
+      if (place.region != nullptr) {
+        slices->push_back(std::move(place));
+      }
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadHeader(input, field));
     if (place.region != nullptr) {
       BRAID_RETURN_IF_ERROR(SetShared(place, field, &tensor));
       slices->push_back(std::move(place));
-    } else if (raw) {
-      BRAID_RETURN_IF_ERROR(SetData(request.raw_input_contents(next_raw),
-                                    absl::StrCat("raw_input_contents[", next_raw, "]"), &tensor));
-      ++next_raw;
+    } else if (is_raw) {
+      BRAID_RETURN_IF_ERROR(SetData(*data, raw_field, &tensor));
     } else {
       BRAID_RETURN_IF_ERROR(ReadTypedContents(input.contents(), field + ".contents", &tensor));
     }

@@ -53,8 +53,8 @@ class GrpcServer::Impl {
       : health_(options.health),
         credentials_(options.tls == nullptr ? grpc::InsecureServerCredentials()
                                             : MakeTlsCredentials(options.tls)),
-        inference_(options.models, options.control, options.regions, options.health,
-                   Shared(options)),
+        inference_(options.models, options.control, options.regions, options.decode_threads,
+                   options.health, Shared(options)),
         training_(options.trainers, Shared(options)),
         models_(options.publisher, options.max_upload_bytes, Shared(options)),
         devices_(options.list_slots, Shared(options)),

@@ -13,6 +13,7 @@
 #include "server/admission/admission.h"
 #include "server/admission/open_streams.h"
 #include "server/data/open_data_source.h"
+#include "server/decode/decode_threads.h"
 #include "server/devices/device_slot_view.h"
 #include "server/jobs/jobs.h"
 #include "server/rpc/server/connection_limits.h"
@@ -43,7 +44,8 @@ class GrpcServer {
     OpenStreams* streams = nullptr;
     Metrics* metrics = nullptr;
     Health* health = nullptr;
-    SharedRegions* regions = nullptr;       // null: shared memory of clients is disabled
+    SharedRegions* regions = nullptr;  // null: shared memory of clients is disabled
+    DecodeThreads* decode_threads = nullptr;
     const TlsFiles* tls = nullptr;          // null: plaintext
     const AccessControl* access = nullptr;  // null: no authentication
     ListSlots list_slots;

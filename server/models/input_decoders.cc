@@ -1,0 +1,72 @@
+#include "server/models/input_decoders.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "server/base/host_tensor.h"
+#include "server/base/row_type.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+#include "server/decode/decoder.h"
+
+namespace braid {
+namespace {
+
+std::string Describe(DataType type, const std::vector<int64_t>& shape) {
+  return absl::StrCat(DataTypeName(type), " ", ShapeString(shape));
+}
+
+bool Fits(const RowType& row, const TensorSpec& input) {
+  return row.type == input.type &&
+         std::equal(row.shape.begin(), row.shape.end(), input.dims.begin(), input.dims.end(),
+                    [](int64_t decoded, int64_t dim) { return dim < 0 || decoded == dim; });
+}
+
+absl::Status CheckOutput(const Decoder::Output& output, const TensorSpec& input,
+                         const ModelConfig& config, absl::string_view field) {
+  if (!config.has_batch_dim(input)) {
+    return InvalidField(
+        field,
+        absl::StrCat("input '", input.name, "' has no batch dimension (expected ",
+                     config.batched() ? "an input that is not broadcast" : "max_batch_size above 0",
+                     ")"));
+  }
+  if (!Fits(output.row, input)) {
+    return InvalidField(
+        field, absl::StrCat("decodes to ", Describe(output.row.type, output.row.shape), " for '",
+                            input.name, "' (expected ", Describe(input.type, input.dims),
+                            ", the datatype and dims of the input)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status MakeDecoders(const std::vector<std::string>& directories, ModelConfig* config) {
+  std::set<absl::string_view> filled;
+  for (TensorSpec& input : config->inputs) {
+    if (!input.decode) {
+      continue;
+    }
+    const std::string field = absl::StrCat("parameters[\"decode.", Excerpt(input.name), "\"]");
+    BRAID_ASSIGN_OR_RETURN(input.decoder, MakeDecoder(*input.decode, directories, field));
+    for (const Decoder::Output& output : input.decoder->outputs()) {
+      const absl::string_view name = output.input.empty() ? input.name : output.input;
+      const auto spec =
+          std::find_if(config->inputs.begin(), config->inputs.end(),
+                       [name](const TensorSpec& other) { return other.name == name; });
+      if (spec == config->inputs.end()) {
+        return InvalidField(field, absl::StrCat("the model has no input '", name, "'"));
+      }
+      BRAID_RETURN_IF_ERROR(CheckOutput(output, *spec, *config, field));
+      if (!filled.insert(spec->name).second) {
+        return InvalidField(field, absl::StrCat("input '", name, "' is filled by two decoders"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace braid

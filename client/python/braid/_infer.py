@@ -50,7 +50,7 @@ def _rows_per_call(tensors: Sequence[WireTensor], batch_size: int | None) -> int
     """Returns the maximum rows of a call; None: the batch is not cut."""
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size: {batch_size} (expected at least 1)")
-    size = sum(tensor.array.nbytes for tensor in tensors)
+    size = sum(tensor.nbytes for tensor in tensors)
     if batch_size is None and size <= _tensors.MAX_BYTES:
         return None
     rows = {tensor.shape[:1] for tensor in tensors}
@@ -101,7 +101,7 @@ def _serialize(
     contents = []
     for tensor in tensors:
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        contents += _wire.array_field(_CONTENTS, tensor.array)
+        contents += _wire.contents_field(_CONTENTS, tensor)
     for name in outputs:
         request.outputs.add(name=name)
     return b"".join([request.SerializeToString(), *contents])

@@ -6,6 +6,7 @@
 | [U]INT8 ... [U]INT64  | integers of that size               | same dtype    |
 | FP16, FP32, FP64      | floats of that size                 | same dtype    |
 | BF16                  | torch.bfloat16, ml_dtypes.bfloat16  | numpy float32 |
+| BYTES                 | bytes and str                       | -             |
 
 NumPy has no bfloat16, so such tensors are returned as float32, which represents the same values.
 """
@@ -48,11 +49,13 @@ _DTYPES = {
 # By kind and size, because one size may have several types (long, long long) and byte orders.
 _DATATYPES = {(dtype.kind, dtype.itemsize): name for name, dtype in _DTYPES.items()}
 _BFLOAT16_BITS = np.dtype("<u2")
+# Before each element of BYTES: its length.
+LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True)
 class WireTensor:
-    """Tensor to send. array: elements as on the wire (BF16: bits as uint16)."""
+    """Tensor to send. array: elements as on the wire (BF16: bits as uint16; BYTES: bytes)."""
 
     name: str
     datatype: str
@@ -62,14 +65,24 @@ class WireTensor:
     def shape(self) -> tuple[int, ...]:
         return self.array.shape
 
+    @property
+    def nbytes(self) -> int:
+        """Size on the wire."""
+        if self.datatype == "BYTES":
+            return sum(LENGTH_BYTES + len(each) for each in self.array.flat)
+        return self.array.nbytes
+
     def data(self) -> bytes:
-        """Returns the elements' bytes in row-major order."""
+        """Returns the elements' bytes in row-major order. Not for BYTES."""
         return self.array.tobytes()
 
 
-def to_wire(tensors: Mapping[str, TensorLike], field: str) -> list[WireTensor]:
+def to_wire(
+    tensors: Mapping[str, TensorLike], field: str, *, encoded: bool = False
+) -> list[WireTensor]:
     """Prepares tensors for sending. field: argument name for messages.
 
+    encoded: accept rows of bytes and str, which the server decodes.
     Raises TypeError if `tensors` is not a mapping, or for an unsupported dtype.
     """
     if not isinstance(tensors, Mapping):
@@ -77,12 +90,17 @@ def to_wire(tensors: Mapping[str, TensorLike], field: str) -> list[WireTensor]:
             f"{field}: a {type(tensors).__name__} (expected a dict of name to array, such as "
             f"{{'x': array}})"
         )
-    return [_to_wire(name, value, field) for name, value in tensors.items()]
+    return [
+        _encoded_to_wire(name, value, field)
+        if encoded and _is_encoded(value)
+        else _to_wire(name, value, field)
+        for name, value in tensors.items()
+    ]
 
 
 def check_fits(tensors: Iterable[WireTensor]) -> None:
     """Raises ValueError if `tensors` exceed the size limit of a message."""
-    size = sum(tensor.array.nbytes for tensor in tensors)
+    size = sum(tensor.nbytes for tensor in tensors)
     if size > MAX_BYTES:
         raise ValueError(
             f"arrays: {size} bytes (expected at most {MAX_BYTES} per message): send fewer rows"
@@ -118,6 +136,33 @@ def to_array(datatype: str, elements: np.ndarray) -> np.ndarray:
     widened = elements.astype(np.uint32)
     widened <<= 16
     return widened.view(np.float32)
+
+
+def _is_encoded(value: Any) -> bool:
+    """Returns True for bytes and str, in an array or a sequence."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "OSU"
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, (bytes, str))
+
+
+def _encoded_to_wire(name: str, value: Any, field: str) -> WireTensor:
+    where = f"{field}[{name!r}]"
+    if isinstance(value, (bytes, str)):
+        raise TypeError(f"{where}: one {type(value).__name__} (expected a list with one per row)")
+    if isinstance(value, np.ndarray) and value.dtype.kind == "S":
+        raise TypeError(
+            f"{where}: unsupported dtype {value.dtype}, which drops zeros at the end of a value "
+            f"(expected a list of bytes, or an array with dtype=object)"
+        )
+    array = np.array(value, object)
+    rows = np.empty(array.shape, object)
+    for index, each in np.ndenumerate(array):
+        if not isinstance(each, (bytes, str)):
+            raise TypeError(f"{where}: a {type(each).__name__} (expected bytes or str)")
+        rows[index] = each.encode() if isinstance(each, str) else bytes(each)
+    return WireTensor(name, "BYTES", rows)
 
 
 def _to_wire(name: str, value: TensorLike, field: str) -> WireTensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from braid import _protocol
+from braid import _protocol, _tensors
 from braid._tensors import WireTensor
 
 _Tensor = _protocol.message("braid.v1.Tensor")
@@ -24,6 +24,16 @@ def tensor_field(number: int, tensor: WireTensor) -> Parts:
     """Serializes field `number` of a message, a braid.v1.Tensor."""
     bare = _Tensor(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     return bytes_field(number, [bare.SerializeToString(), *array_field(_DATA, tensor.array)])
+
+
+def contents_field(number: int, tensor: WireTensor) -> Parts:
+    """Serializes field `number` of a message, the elements of a tensor of any datatype."""
+    if tensor.datatype != "BYTES":
+        return array_field(number, tensor.array)
+    parts = []
+    for each in tensor.array.flat:
+        parts += [len(each).to_bytes(_tensors.LENGTH_BYTES, "little"), each]
+    return bytes_field(number, parts)
 
 
 def array_field(number: int, array: np.ndarray) -> Parts:

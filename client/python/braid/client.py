@@ -148,7 +148,9 @@ class Client:
         """Runs `model` on a batch and returns its outputs by name.
 
         inputs: numpy arrays, torch tensors on any device, or array-likes, by name. Dtypes must
-            match the model's. Dim 0 is the batch and has the same size for all inputs.
+            match the model's. Dim 0 is the batch and has the same size for all inputs. For an input
+            that the server decodes, one bytes or str per row, in a list or an array of objects:
+            the content of an image file, or a text.
         version: number or label of a version; None: the pinned version, or else the newest.
         outputs: names of the outputs to return; None: all.
         batch_size: maximum rows of a call to the server; the outputs of several calls are joined.
@@ -159,7 +161,7 @@ class Client:
         a program of torch.export.save may return numbers. A bfloat16 output is returned as
         float32, which represents the same values.
         """
-        tensors = _tensors.to_wire(inputs, "inputs")
+        tensors = _tensors.to_wire(inputs, "inputs", encoded=True)
         parts = [
             _outputs(reply)
             for reply in _infer.replies(

@@ -55,6 +55,31 @@ TEST(AdmissionTest, AdmitsAnOversizedRequestAlone) {
   EXPECT_EQ(StatusOf(admission.Admit(0)).code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST(AdmissionTest, ATicketGrowsWithinTheLimits) {
+  Admission admission({.requests = 10, .bytes = 100, .client_bytes = 70});
+  {
+    BRAID_ASSERT_OK_AND_ASSIGN(Ticket first, admission.Admit(20, "a"));
+    BRAID_ASSERT_OK_AND_ASSIGN(const Ticket of_client, admission.Admit(20, "a"));
+    EXPECT_THAT(first.Add(31), StatusIs(absl::StatusCode::kResourceExhausted,
+                                        HasSubstr("--max_client_request_bytes")));
+    EXPECT_THAT(first.Add(30), IsOk());
+    BRAID_ASSERT_OK_AND_ASSIGN(Ticket other, admission.Admit(20, "b"));
+    EXPECT_THAT(other.Add(11),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("11 bytes"), HasSubstr("--max_request_bytes"))));
+    EXPECT_EQ(admission.bytes_in_flight(), 90);
+  }
+  EXPECT_EQ(admission.bytes_in_flight(), 0);
+}
+
+TEST(AdmissionTest, ATicketDoesNotGrowByMoreThanTheLimit) {
+  Admission admission({.requests = 10, .bytes = 100});
+  BRAID_ASSERT_OK_AND_ASSIGN(Ticket alone, admission.Admit(50));
+  EXPECT_THAT(alone.Add(101), StatusIs(absl::StatusCode::kResourceExhausted,
+                                       HasSubstr("grow by 101 bytes (expected at most 100")));
+  EXPECT_THAT(alone.Add(100), IsOk());  // as a large request may be admitted alone
+}
+
 TEST(AdmissionTest, LimitsRequestsPerClient) {
   Admission admission({.requests = 10, .bytes = 100, .client_requests = 2});
   EXPECT_TRUE(admission.limits_clients());

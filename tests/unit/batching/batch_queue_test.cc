@@ -16,6 +16,7 @@
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
 #include "server/models/name_binding.h"
+#include "tests/fakes/fake_decoder.h"
 #include "tests/fakes/filled_queue.h"
 #include "tests/fakes/status_matchers.h"
 
@@ -125,6 +126,43 @@ TEST(BatchQueueTest, OnlyShortRequestsRunInline) {
     // Durations are measured, and a short batch may be slow on a busy machine.
     const absl::Duration patience = brief ? absl::Seconds(60) : absl::Milliseconds(300);
     EXPECT_EQ(RunsHere(queue.get(), thread, patience), brief);
+  }
+}
+
+TEST(BatchQueueTest, DecodingCountsAsInputAndNotAsTimeInTheQueue) {
+  WorkerFleet fleet(1);
+  Seen seen;
+  const auto queue = MakeQueue(&fleet, PuppetConfig(16), Doubling(&seen));
+  InferenceRequest::Schedule schedule;
+  schedule.arrival = absl::Now() - absl::Seconds(1000);
+  schedule.decoding = absl::Seconds(900);
+  PendingInference pending;
+  ASSERT_THAT(queue->Push(std::make_shared<InferenceRequest>(
+                  std::vector<HostTensor>{MakeRows("x", 2, 0)}, 2, schedule, pending.done())),
+              IsOk());
+  const auto& result = pending.Wait();
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->decoded, schedule.decoding);
+  EXPECT_GE(result->queued, absl::Seconds(100));
+  EXPECT_LT(result->queued, absl::Seconds(500));
+  EXPECT_LT(result->computed, absl::Seconds(500));
+  const ModelStatistics::Counts counts = queue->statistics().counts();
+  EXPECT_GE(counts.success.total, absl::Seconds(1000));
+  EXPECT_EQ(counts.queue.total, result->queued);
+  EXPECT_GE(counts.request.copy_in.total, schedule.decoding);
+}
+
+TEST(BatchQueueTest, OnlyOrderedModelsWithDecodersOrderArrivals) {
+  WorkerFleet fleet(1);
+  Seen seen;
+  for (const bool ordered : {false, true}) {
+    for (const bool decodes : {false, true}) {
+      ModelConfig config = PuppetConfig(16);
+      config.preserve_ordering = ordered;
+      config.inputs[0].decoder = decodes ? std::make_shared<FakeDecoder>(1) : nullptr;
+      const auto queue = MakeQueue(&fleet, config, Doubling(&seen));
+      EXPECT_EQ(queue->arrivals() != nullptr, ordered && decodes);
+    }
   }
 }
 

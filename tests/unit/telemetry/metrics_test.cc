@@ -173,6 +173,18 @@ TEST(ModelMetricsTest, TracksQueuedRows) {
                     HasSubstr("braid_queue_duration_seconds_sum{model=\"fashion\"} 0.002")));
 }
 
+TEST(ModelMetricsTest, CountsDecodedRowsAndFailures) {
+  Metrics metrics;
+  ModelMetrics model(&metrics, "m");
+  model.CountDecoded(3, absl::Milliseconds(250));
+  model.CountDecoded(1, absl::Milliseconds(250));
+  model.CountDecodeFailure();
+  EXPECT_THAT(Scrape(metrics),
+              AllOf(HasSubstr("braid_decode_rows_total{model=\"m\"} 4\n"),
+                    HasSubstr("braid_decode_failures_total{model=\"m\"} 1\n"),
+                    HasSubstr("braid_decode_busy_seconds_total{model=\"m\"} 0.5\n")));
+}
+
 TEST(ModelMetricsTest, RemovesSeriesWithTheLastUserOfAModel) {
   Metrics metrics;
   const ModelMetrics other(&metrics, "other");

@@ -1,4 +1,4 @@
-"""Arrays in .npy files: mapped into memory to read, and batches cut out of them."""
+"""Files of inputs and outputs: arrays, mapped into memory to read, and rows of bytes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,36 @@ def named_files(option: str, arguments: Sequence[str]) -> dict[str, str]:
             raise errors.usage(option, f"{name!r} is given twice", "expected one file for each")
         files[name] = path
     return files
+
+
+def open_inputs(option: str, arguments: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns the arrays by name of NAME=FILE.npy and NAME=@FILE arguments.
+
+    Files with an @ are rows of bytes, in the order of the arguments. UsageError if an argument is
+    malformed or its file cannot be read.
+    """
+    import numpy as np
+
+    rows: dict[str, list[bytes]] = {}
+    arrays: list[str] = []
+    for argument in arguments:
+        name, _, path = argument.partition("=@")
+        if name and path and "=" not in name:
+            rows.setdefault(name, []).append(_read_bytes(path))
+        else:
+            arrays.append(argument)
+    inputs = {name: open_array(path) for name, path in named_files(option, arrays).items()}
+    for name in rows.keys() & inputs.keys():
+        raise errors.usage(option, f"{name!r} has an array and other files", "expected one of them")
+    return {**inputs, **{name: np.array(each, object) for name, each in rows.items()}}
+
+
+def _read_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise errors.usage(path, "cannot be read", error.strerror or str(error)) from None
 
 
 def open_array(path: str) -> np.ndarray:

@@ -271,6 +271,15 @@ def test_infer_prints_small_outputs(call, save):
     ]
 
 
+def test_infer_sends_files_to_decode(call, server, tmp_path):
+    (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8")
+    image = f"image=@{tmp_path / 'cat.jpg'}"
+    call("infer", "echo", "--input", image, "--input", image)
+    [request] = server.received("ModelInfer")
+    assert (request.inputs[0].datatype, list(request.inputs[0].shape)) == ("BYTES", [2])
+    assert request.raw_input_contents[0] == b"\2\0\0\0\xff\xd8" * 2
+
+
 def test_infer_writes_outputs(call, save, tmp_path):
     x, out = save("x", np.arange(3)), tmp_path / "out.npy"
     arguments = ["infer", "echo", "--input", f"x={x}", "--output", f"x={out}"]

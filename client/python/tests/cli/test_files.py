@@ -134,3 +134,27 @@ def test_orders_are_permutations_that_depend_on_seed_and_epoch_alone():
 def test_orders_are_the_same_in_every_version():
     """Training with --attach continues in the order in which it began."""
     assert files.epoch_order(8, True, 7, 3).tolist() == [7, 6, 4, 0, 2, 3, 5, 1]
+
+
+def test_inputs_are_arrays_and_rows_of_bytes(save, tmp_path):
+    array = save("x", np.zeros((2, 3)))
+    for name in ("cat", "dog"):
+        (tmp_path / name).write_bytes(name.encode() + b"\0")
+    inputs = files.open_inputs(
+        "--input", [f"image=@{tmp_path}/dog", f"x={array}", f"image=@{tmp_path}/cat"]
+    )
+    assert inputs["x"].shape == (2, 3)
+    assert inputs["image"].tolist() == [b"dog\0", b"cat\0"]
+
+
+@pytest.mark.parametrize(("argument", "reason"), [
+    ("x=@missing", "cannot be read"),
+    ("=@file", "invalid value"),
+    ("x=@", "cannot be read"),
+    ("x=@{array}", "has an array and other files"),
+])
+def test_invalid_inputs_are_rejected(save, argument, reason):
+    array = save("x", np.zeros((2, 3)))
+    arguments = [argument.format(array=array), *([f"x={array}"] if "array" in argument else [])]
+    with pytest.raises(click.UsageError, match=reason):
+        files.open_inputs("--input", arguments)

@@ -212,6 +212,41 @@ TEST(ParseConfigTest, ReadsParameters) {
   }
 }
 
+// Parses a configuration with the inputs x (FP32), ids and mask (INT64), and decode.<input>.
+absl::StatusOr<ModelConfig> ParseDecode(const std::string& input, const std::string& json) {
+  return ParseWith(absl::StrCat(
+      "max_batch_size: 8 input { name: \"ids\" data_type: TYPE_INT64 dims: -1 } ",
+      "input { name: \"mask\" data_type: TYPE_INT64 dims: -1 } parameters { key: \"decode.", input,
+      "\" value { string_value: '", json, "' } }"));
+}
+
+TEST(ParseConfigTest, ReadsDecoders) {
+  const std::string image = R"({"image": {"channels": 1, "transforms": [{"to_float": {}}]}})";
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig images, ParseDecode("x", image));
+  const TensorSpec& x = images.inputs[2];
+  ASSERT_TRUE(x.decode);
+  EXPECT_EQ(std::get<ImageSpec>(*x.decode).channels, 1);
+  EXPECT_EQ(x.decode_json, image);
+  EXPECT_FALSE(images.inputs[0].decode);
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig texts,
+                             ParseDecode("ids", R"({"tokenizer": "t.json", "mask": "mask"})"));
+  EXPECT_EQ(std::get<TextSpec>(*texts.inputs[0].decode).mask, "mask");
+}
+
+TEST(ParseConfigTest, RejectsInvalidDecoders) {
+  EXPECT_THAT(ParseDecode("y", "{}"), StatusIs(kInvalid, HasSubstr("unknown input 'y'")));
+  EXPECT_THAT(ParseDecode("x", "{"), StatusIs(kInvalid, HasSubstr("parameters[\"decode.x\"]")));
+  EXPECT_THAT(ParseDecode("x", R"({"image": {"transforms": [{"random_horizontal_flip": {}}]}})"),
+              StatusIs(kInvalid, HasSubstr("random transforms are for training")));
+  for (const char* mask : {"ids", "none"}) {
+    EXPECT_THAT(
+        ParseDecode("ids", absl::StrCat(R"({"tokenizer": "t.json", "mask": ")", mask, "\"}")),
+        StatusIs(kInvalid, AllOf(HasSubstr("parameters[\"decode.ids\"].mask"), HasSubstr(mask))));
+  }
+  EXPECT_THAT(ParseDecode("ids", R"({"tokenizer": "t.json", "mask": "x"})"),
+              StatusIs(kInvalid, HasSubstr("input 'x' is FP32 (expected INT64)")));
+}
+
 TEST(ParseConfigTest, RejectsUnsupportedSettingsByName) {
   for (const auto& [text, name] : {
            std::pair{"instance_group { rate_limiter { priority: 1 } }",

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/fakes/fake_decoder.h"
 #include "tests/fakes/made_config.h"
 #include "tests/fakes/status_matchers.h"
 
@@ -55,6 +56,21 @@ TEST(VersionConfigTest, AppliesCurrentSettings) {
   EXPECT_EQ(config->inputs[2].name, "power");
   EXPECT_EQ(ApplyCurrentConfig(Words(10), Words(7, /*declared=*/true))->inputs[0].range->max, 6);
   EXPECT_FALSE(ApplyCurrentConfig(Words(10, /*declared=*/true), Words(7))->inputs[0].range);
+}
+
+TEST(VersionConfigTest, AppliesCurrentDecoders) {
+  ModelConfig current = Words(10);
+  current.inputs[0].decode = TextSpec();
+  current.inputs[0].decode_json = "{}";
+  current.inputs[0].decoder = std::make_shared<FakeDecoder>(kUnknownDim);
+  ModelConfig before = Words(10);
+  before.inputs[1].decode = ImageSpec();
+  const auto config = ApplyCurrentConfig(before, current);
+  ASSERT_THAT(config, IsOk());
+  EXPECT_TRUE(config->inputs[0].decode);
+  EXPECT_EQ(config->inputs[0].decode_json, "{}");
+  EXPECT_EQ(config->inputs[0].decoder, current.inputs[0].decoder);
+  EXPECT_FALSE(config->inputs[1].decode);
 }
 
 TEST(VersionConfigTest, RejectsOtherTensors) {

@@ -52,6 +52,22 @@ TEST(FillMetadataTest, ShapesIncludeTheBatchDimension) {
   EXPECT_THAT(whole.inputs(0).shape(), ElementsAre(3, -1));
 }
 
+TEST(FillMetadataTest, DecodedInputsAreBytes) {
+  ModelConfig config = Config(8);
+  config.inputs[0].decode = ImageSpec();
+  config.inputs[0].decode_json = "{\"image\": {}}";
+  inference::ModelMetadataResponse response;
+  FillMetadata(config, {3}, &response);
+  EXPECT_EQ(response.inputs(0).datatype(), "BYTES");
+  EXPECT_THAT(response.inputs(0).shape(), ElementsAre(-1, 1));
+  // Of the tensor, so that a client can send the configuration back.
+  inference::ModelConfig message;
+  FillConfig(config, &message);
+  EXPECT_EQ(message.input(0).data_type(), inference::TYPE_FP32);
+  EXPECT_THAT(message.input(0).dims(), ElementsAre(3, -1));
+  EXPECT_EQ(message.parameters().at("decode.x").string_value(), "{\"image\": {}}");
+}
+
 TEST(FillConfigTest, ContainsTheConfiguration) {
   inference::ModelConfig message;
   FillConfig(Config(8), &message);

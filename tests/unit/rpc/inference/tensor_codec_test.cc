@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
 #include "server/rpc/status.h"
+#include "tests/fakes/fake_decoder.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/status_matchers.h"
 
@@ -66,6 +68,73 @@ TEST(ReadInputsTest, RejectsUnknownDatatypes) {
                 RefusesField("inputs[0].datatype", AllOf(HasSubstr(absl::StrCat("'", type, "'")),
                                                          HasSubstr("BOOL, UINT8"))));
   }
+}
+
+// Inputs of a model that decodes "x" and not "z".
+std::vector<TensorSpec> DecodedSpecs() {
+  std::vector<TensorSpec> specs = {{"x", DataType::kUint8, {2}}, {"z", DataType::kUint8, {2}}};
+  specs[0].decoder = std::make_shared<FakeDecoder>(2);
+  return specs;
+}
+
+// A request with the BYTES input x, of the elements "ab" and "c".
+inference::ModelInferRequest Encoded(const std::vector<int64_t>& shape) {
+  inference::ModelInferRequest request;
+  SetHeader(request.add_inputs(), "BYTES", shape);
+  request.add_raw_input_contents(std::string("\2\0\0\0ab\1\0\0\0c", 11));
+  return request;
+}
+
+TEST(ReadInputsTest, BytesOfADecodedInputBecomeRows) {
+  const std::vector<TensorSpec> specs = DecodedSpecs();
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2}, {2, 1}}) {
+    const inference::ModelInferRequest request = Encoded(shape);
+    EncodedInputs encoded{specs};
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto tensors, ReadInputs(request, nullptr, nullptr, &encoded));
+    EXPECT_TRUE(tensors.empty());
+    ASSERT_EQ(encoded.inputs.size(), 1);
+    EXPECT_THAT(encoded.positions, ElementsAre(0));
+    EXPECT_EQ(encoded.inputs[0].name, "x");
+    EXPECT_EQ(encoded.inputs[0].decoder, specs[0].decoder);
+    ASSERT_EQ(encoded.inputs[0].rows.size(), 2);
+    EXPECT_EQ(encoded.inputs[0].rows[1].bytes, "c");
+    EXPECT_EQ(encoded.inputs[0].rows[1].row, 1);
+  }
+}
+
+TEST(ReadInputsTest, ReadsTypedBytes) {
+  const std::vector<TensorSpec> specs = DecodedSpecs();
+  inference::ModelInferRequest request;
+  SetHeader(request.add_inputs(), "BYTES", {1});
+  request.mutable_inputs(0)->mutable_contents()->add_bytes_contents("ab");
+  EncodedInputs encoded{specs};
+  ASSERT_THAT(ReadInputs(request, nullptr, nullptr, &encoded), IsOk());
+  EXPECT_EQ(encoded.inputs[0].rows[0].bytes, "ab");
+}
+
+TEST(ReadInputsTest, ADecodedInputMayBeATensor) {
+  const std::vector<TensorSpec> specs = DecodedSpecs();
+  EncodedInputs encoded{specs};
+  const inference::ModelInferRequest request = Raw("UINT8", {2, 2}, 4);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto tensors, ReadInputs(request, nullptr, nullptr, &encoded));
+  EXPECT_EQ(tensors.size(), 1);
+  EXPECT_TRUE(encoded.inputs.empty());
+}
+
+TEST(ReadInputsTest, RejectsBytesOfOtherInputsAndShapes) {
+  const std::vector<TensorSpec> specs = DecodedSpecs();
+  EncodedInputs encoded{specs};
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{}, {0}, {-1}, {1, 2}, {2, 1, 1}}) {
+    EXPECT_THAT(ReadInputs(Encoded(shape), nullptr, nullptr, &encoded),
+                RefusesField("inputs[0].shape", HasSubstr(ShapeString(shape))));
+  }
+  EXPECT_THAT(ReadInputs(Encoded({kHuge}), nullptr, nullptr, &encoded),
+              RefusesField("raw_input_contents[0]", HasSubstr("has 2 elements")));
+  inference::ModelInferRequest other = Encoded({2});
+  other.mutable_inputs(0)->set_name("z");
+  EXPECT_THAT(ReadInputs(other, nullptr, nullptr, &encoded),
+              RefusesField("inputs[0].datatype", HasSubstr("parameters[\"decode.<input>\"]")));
 }
 
 TEST(ReadInputsTest, RejectsInvalidShapes) {

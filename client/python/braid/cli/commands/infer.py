@@ -1,4 +1,4 @@
-"""`braid infer`: runs a model on a batch, from and to .npy files."""
+"""`braid infer`: runs a model on a batch in .npy files, or on images and texts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ EPILOG = """\
 Prints the values of outputs with at most 100 values; --json prints all values, flat.
 
 \b
-Example:
+Examples:
   braid infer toy --input x=batch.npy --output output__0=result.npy --split
+  braid infer resnet --input image=@cat.jpg --input image=@dog.jpg
 """
 _MAX_SHOWN = 100
 
@@ -44,11 +45,12 @@ class _Result:
     split: list[Chunk]
 
 
-@options.command("infer", help="Run a model on a batch in .npy files.", epilog=EPILOG)
+@options.command("infer", help="Run a model on a batch in files.", epilog=EPILOG)
 @click.argument("model")
 @option(
-    "--input", "inputs", multiple=True, required=True, metavar=files.FILE,
-    help="An input and its file; repeat for each input. The dtype must be that of the input",
+    "--input", "inputs", multiple=True, required=True, metavar=f"{files.FILE}|NAME=@FILE",
+    help="An input and its file; repeat for each input. The dtype must be that of the input. "
+    "NAME=@FILE sends an image or text for the server to decode; repeat it for more rows",
 )  # fmt: skip
 @option(
     "--output", "outputs", multiple=True, metavar=files.FILE,
@@ -78,10 +80,7 @@ def command(
     batch_size: int | None,
 ) -> None:
     written = files.named_files("--output", outputs)
-    arrays = {
-        name: files.open_array(path)
-        for name, path in files.named_files("--input", inputs).items()
-    }
+    arrays = files.open_inputs("--input", inputs)
     with settings.connect(flags) as client:
         result = _infer(client, model, model_version, arrays, split, batch_size)
     _write(result, written)
@@ -105,7 +104,7 @@ def _infer(
         client._channel,
         model,
         version,
-        _tensors.to_wire(arrays, "inputs"),
+        _tensors.to_wire(arrays, "inputs", encoded=True),
         batch_size=batch_size,
         report_split=split,
         attempts=1,  # A model may keep state, so a request is not sent again.

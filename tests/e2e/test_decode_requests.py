@@ -391,7 +391,7 @@ def test_statistics_and_metrics_count_decoding(
 @pytest.mark.parametrize(("decode", "reason"), [
     ({"image": {"transforms": [{"resize": {"size": [32, 32]}}]}}, "UINT8 .3, 32, 32. for 'image'"),
     ({"image": {"transforms": [{"to_float": {}}]}}, "transforms"),
-    ({"image": {"transforms": [{"random_horizontal_flip": {}}]}}, "random transforms"),
+    ({"image": {"transforms": [{"random_crop": {"size": [32]}}]}}, "random transforms"),
     ({"tokenizer": "tokenizer.json"}, "no file 'tokenizer.json'"),
     ({"tokenizer": "tokenizer.json", "mask": "image"}, "mask: "),
 ])

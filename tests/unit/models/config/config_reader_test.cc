@@ -221,7 +221,8 @@ absl::StatusOr<ModelConfig> ParseDecode(const std::string& input, const std::str
 }
 
 TEST(ParseConfigTest, ReadsDecoders) {
-  const std::string image = R"({"image": {"channels": 1, "transforms": [{"to_float": {}}]}})";
+  const std::string image =
+      R"({"image": {"channels": 1, "transforms": [{"resize": {"size": [4, 4]}}]}})";
   BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig images, ParseDecode("x", image));
   const TensorSpec& x = images.inputs[2];
   ASSERT_TRUE(x.decode);
@@ -236,7 +237,7 @@ TEST(ParseConfigTest, ReadsDecoders) {
 TEST(ParseConfigTest, RejectsInvalidDecoders) {
   EXPECT_THAT(ParseDecode("y", "{}"), StatusIs(kInvalid, HasSubstr("unknown input 'y'")));
   EXPECT_THAT(ParseDecode("x", "{"), StatusIs(kInvalid, HasSubstr("parameters[\"decode.x\"]")));
-  EXPECT_THAT(ParseDecode("x", R"({"image": {"transforms": [{"random_horizontal_flip": {}}]}})"),
+  EXPECT_THAT(ParseDecode("x", R"({"image": {"transforms": [{"random_crop": {"size": [4]}}]}})"),
               StatusIs(kInvalid, HasSubstr("random transforms are for training")));
   for (const char* mask : {"ids", "none"}) {
     EXPECT_THAT(

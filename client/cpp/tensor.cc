@@ -55,4 +55,16 @@ absl::StatusOr<int64_t> ByteCount(absl::string_view datatype, absl::Span<const i
   return *count * static_cast<int64_t>(size);
 }
 
+Tensor MakeEncoded(std::string name, absl::Span<const absl::string_view> rows) {
+  Tensor tensor{std::move(name), "BYTES", {static_cast<int64_t>(rows.size())}, {}};
+  for (const absl::string_view row : rows) {
+    // The length in 4 bytes, little-endian, then the bytes.
+    for (int shift = 0; shift < 32; shift += 8) {
+      tensor.data.push_back(static_cast<char>(row.size() >> shift & 0xFF));
+    }
+    tensor.data.append(row.data(), row.size());
+  }
+  return tensor;
+}
+
 }  // namespace braid::client

@@ -21,7 +21,8 @@ namespace braid::client {
 // One named tensor. Plain data: thread-compatible.
 struct Tensor {
   std::string name;
-  // BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32 or FP64.
+  // BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32 or FP64; BYTES
+  // for the inputs that MakeEncoded() makes.
   std::string datatype;
   // Outermost dimension first. Empty for a scalar.
   std::vector<int64_t> shape;
@@ -64,6 +65,10 @@ Tensor MakeTensor(std::string name, std::vector<int64_t> shape, absl::Span<const
   tensor.data.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
   return tensor;
 }
+
+// Returns an input that the server decodes: one image file or text per row. The datatype is BYTES,
+// the shape [rows.size()].
+Tensor MakeEncoded(std::string name, absl::Span<const absl::string_view> rows);
 
 // Copies the elements out. INVALID_ARGUMENT if the tensor's datatype does not match T.
 template <typename T>

@@ -34,6 +34,14 @@ TEST(TensorTest, RoundTripsValues) {
   EXPECT_THAT(*values, ElementsAre(7, -1));
 }
 
+TEST(TensorTest, EncodedRowsHaveTheirLengths) {
+  const std::string large(300, 'x');
+  const Tensor tensor = MakeEncoded("image", {"ab", "", large});
+  EXPECT_EQ(tensor.datatype, "BYTES");
+  EXPECT_THAT(tensor.shape, ElementsAre(3));
+  EXPECT_EQ(tensor.data, std::string("\2\0\0\0ab\0\0\0\0\54\1\0\0", 14) + large);
+}
+
 TEST(TensorTest, RejectsValuesOfAnotherDatatype) {
   const absl::Status status = Values<float>(MakeTensor<double>("x", {1}, {1.0})).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));

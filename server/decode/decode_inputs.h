@@ -28,8 +28,10 @@ struct EncodedInput {
   std::shared_ptr<const void> owner;
 };
 
-// Returns the most bytes that the tensors of `input` can have. spec: of its decoder.
-size_t DecodedBytes(const EncodedInput& input, const DecodeSpec& spec);
+// Returns the most bytes that decoding `input` on `threads` threads takes: its tensors, and the
+// memory of tokenizers while they work. Images, which ImageSpec::max_pixels limits, count by their
+// tensors only. spec: of the input's decoder.
+size_t DecodingBytes(const EncodedInput& input, const DecodeSpec& spec, int threads);
 
 struct DecodedInputs {
   // In the order of the encoded inputs, with their names.

@@ -237,6 +237,14 @@ def test_rows_count_by_their_tensors(client: triton.InferenceServerClient) -> No
     assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
 
 
+def test_texts_count_by_the_memory_of_the_tokenizer(
+    client: triton.InferenceServerClient,
+) -> None:
+    with pytest.raises(InferenceServerException, match="--max_request_bytes") as caught:
+        client.infer("counter", [bytes_input("ids", [b"cat " * 50_000])])
+    assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+
+
 @pytest.mark.parametrize(("shape", "data", "reason"), [
     ([2], b"\1\0\0\0a", "has 1 elements for 'image' .expected 2"),
     ([1], b"\1\0\0\0a\1\0\0\0b", "has 2 elements"),

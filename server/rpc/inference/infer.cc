@@ -200,7 +200,7 @@ absl::Status DecodeAndPush(EncodedInputs encoded, DecodeThreads* threads,
     const auto spec =
         std::find_if(encoded.specs.begin(), encoded.specs.end(),
                      [&](const TensorSpec& other) { return other.name == input.name; });
-    BRAID_RETURN_IF_ERROR(call.ticket->Add(DecodedBytes(input, *spec->decode)));
+    BRAID_RETURN_IF_ERROR(call.ticket->Add(DecodingBytes(input, *spec->decode, threads->count())));
     rows += static_cast<int64_t>(input.rows.size());
   }
   call.facts->rows = static_cast<int64_t>(encoded.inputs.front().rows.size());

@@ -120,26 +120,30 @@ TEST(DecodeInputsTest, AFailedCheckEndsTheWork) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST(DecodedBytesTest, ImagesCountByTheirOutput) {
+TEST(DecodingBytesTest, ImagesCountByTheirTensors) {
   const std::vector<std::string> rows(4, "tiny");
-  EXPECT_EQ(DecodedBytes(MakeInput(std::make_shared<FakeDecoder>(1000), rows), ImageSpec()), 4000);
+  const EncodedInput input = MakeInput(std::make_shared<FakeDecoder>(1000), rows);
+  EXPECT_EQ(DecodingBytes(input, ImageSpec(), 2), 4000);
 }
 
-TEST(DecodedBytesTest, TextsCountByTheLongestOne) {
+TEST(DecodingBytesTest, TextsCountByTheLongestOneAndItsTokenizer) {
   const std::vector<std::string> rows = {"a", std::string(84, 'b')};
   const EncodedInput ids = MakeInput(std::make_shared<FakeDecoder>(kUnknownDim), rows);
   const EncodedInput masked = MakeInput(std::make_shared<FakeDecoder>(kUnknownDim, "mask"), rows);
-  EXPECT_EQ(DecodedBytes(ids, TextSpec()), 2 * (84 + 16));
-  EXPECT_EQ(DecodedBytes(masked, TextSpec()), 2 * 2 * (84 + 16));
+  constexpr size_t kTokenizer = 84 * 512;
+  EXPECT_EQ(DecodingBytes(ids, TextSpec(), 4), 2 * (84 + 16) + kTokenizer);
+  EXPECT_EQ(DecodingBytes(masked, TextSpec(), 4), 2 * 2 * (84 + 16) + kTokenizer);
   TextSpec limited;
   limited.max_length = 50;
-  EXPECT_EQ(DecodedBytes(ids, limited), 2 * 50);
+  EXPECT_EQ(DecodingBytes(ids, limited, 4), 2 * 50 + kTokenizer);
+  const EncodedInput fixed = MakeInput(std::make_shared<FakeDecoder>(50), rows);
+  EXPECT_EQ(DecodingBytes(fixed, limited, 4), 2 * 50 + 2 * kTokenizer);
 }
 
-TEST(DecodedBytesTest, DoesNotOverflow) {
+TEST(DecodingBytesTest, DoesNotOverflow) {
   const std::vector<std::string> rows(100, "tiny");
   const EncodedInput input = MakeInput(std::make_shared<FakeDecoder>(int64_t{1} << 61), rows);
-  EXPECT_EQ(DecodedBytes(input, ImageSpec()), size_t{1} << 62);
+  EXPECT_EQ(DecodingBytes(input, ImageSpec(), 2), size_t{1} << 62);
 }
 
 }  // namespace

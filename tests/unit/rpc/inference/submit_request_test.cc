@@ -128,7 +128,7 @@ class SubmitRequestTest : public ::testing::Test {
     ModelConfig config =
         MakeConfig(8, {{"x", DataType::kUint8, {-1}}, {"m", DataType::kUint8, {-1}}},
                    {{"x", DataType::kUint8, {-1}}, {"m", DataType::kUint8, {-1}}});
-    config.inputs[0].decode = TextSpec();
+    config.inputs[0].decode = ImageSpec();  // Its memory counts by the tensors only.
     config.inputs[0].decoder = std::make_shared<FakeDecoder>(width, "m", std::move(on_decode));
     queue_ = std::make_shared<EchoQueue>(std::move(config), ordered);
   }

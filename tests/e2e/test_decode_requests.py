@@ -396,6 +396,20 @@ def test_statistics_and_metrics_count_decoding(
     assert compute.ns / compute.count > batches.ns / batches.count
 
 
+def test_a_reload_changes_the_decoder(tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    flags = ("--model_control_mode=explicit", "--load_model=classifier")
+    with Server(tmp_path / "models", "cpu*1", tmp_path / "run", flags) as server:
+        with triton.InferenceServerClient(server.address) as own:
+            assert classify(own, FILES).as_numpy("pixels").min() < 0
+            config = own.get_model_config("classifier", as_json=True)["config"]
+            # Without "normalize", values are from 0 to 1.
+            unscaled = {"image": {"transforms": IMAGE_DECODE["image"]["transforms"][:2]}}
+            config["parameters"]["decode.image"]["string_value"] = json.dumps(unscaled)
+            own.load_model("classifier", config=json.dumps(config))
+            assert classify(own, FILES).as_numpy("pixels").min() >= 0
+
+
 @pytest.mark.parametrize(("decode", "reason"), [
     ({"image": {"transforms": [{"resize": {"size": [32, 32]}}]}}, "UINT8 .3, 32, 32. for 'image'"),
     ({"image": {"transforms": [{"to_float": {}}]}}, "transforms"),

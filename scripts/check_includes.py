@@ -31,10 +31,11 @@ LAYERS = {
     "serving": {"batching"} | _RUN,
     "decode": _LEAVES,
     "data": {"decode", "storage"} | _LEAVES,
+    "datasets": {"access", "storage"} | _LEAVES,
     "training": {"serving", "batching"} | _RUN,  # Trainers publish served versions.
     "jobs": {"data", "training", "serving", "batching"} | _RUN,
-    "rpc": {"access", "admission", "shared_memory", "data", "training", "serving", "batching",
-            "jobs"} | _RUN,
+    "rpc": {"access", "admission", "shared_memory", "data", "datasets", "training", "serving",
+            "batching", "jobs"} | _RUN,
 }
 # They compose the whole program.
 ROOTS = {"server/main.cc", "server/server.cc"}

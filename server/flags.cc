@@ -208,6 +208,15 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
       ->check(CLI::ExistingDirectory)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app->add_option("--dataset_root", options->dataset_root,
+                  "Directory for datasets that clients with the role admin upload, which jobs read "
+                  "like those of --data_root; default: no uploads")
+      ->type_name("DIR");
+  app->add_option("--dataset_quota", options->dataset_quota,
+                  "Bytes of all datasets in --dataset_root; more fail with RESOURCE_EXHAUSTED; 0: "
+                  "unlimited")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
+      ->capture_default_str();
   app->add_option("--output_root", options->output_root,
                   "Directory for the outputs of jobs; default: outputs in --data_dir")
       ->type_name("DIR");
@@ -379,6 +388,9 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
     Parse(&app, argc, argv);
     if (!options.load_models.empty() && options.model_control_mode != ControlMode::kExplicit) {
       throw CLI::ValidationError("--load_model", "requires --model_control_mode=explicit");
+    }
+    if (options.dataset_quota > 0 && options.dataset_root.empty()) {
+      throw CLI::ValidationError("--dataset_quota", "requires --dataset_root");
     }
     CheckAccessFlags(options);
   } catch (const CLI::ParseError& error) {

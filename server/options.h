@@ -34,6 +34,11 @@ struct Options {
   // Directories with data sets that clients may read. Relative paths of requests start at the
   // first.
   std::vector<std::string> data_roots;
+  // Directory of the datasets that clients upload, created if missing; becomes one of `data_roots`
+  // unless it is below one. Empty: no uploads.
+  std::string dataset_root;
+  // Limit of the bytes of uploaded datasets. 0: no limit.
+  int64_t dataset_quota = 0;
   // Directory of jobs' outputs; created if missing. Empty: `data_dir`/outputs.
   std::string output_root;
   // Limit of the bytes of tables that jobs have packed in `data_dir`/cache.

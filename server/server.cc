@@ -22,6 +22,8 @@
 #include "server/base/local_address.h"
 #include "server/base/status.h"
 #include "server/decode/decode_threads.h"
+#include "server/data/data_paths.h"
+#include "server/datasets/dataset_store.h"
 #include "server/devices/device_pool.h"
 #include "server/devices/torch_settings.h"
 #include "server/jobs/jobs.h"
@@ -165,6 +167,7 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(ReadAccessFiles());
     BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--data_dir", options_.data_dir));
     BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--output_root", options_.output_root));
+    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--dataset_root", options_.dataset_root));
     BRAID_RETURN_IF_ERROR(CheckProfile(options_.profile));
     LimitTorchLog();
     SetNumerics(options_.tf32, options_.deterministic);
@@ -182,6 +185,7 @@ class Server::Parts {
       regions_ = std::make_unique<SharedRegions>(DevicePool::gpu_memory());
     }
     BRAID_RETURN_IF_ERROR(OpenStorage());
+    BRAID_RETURN_IF_ERROR(OpenDatasets());
     OpenJobs();
     // Binds the ports before loading models, so that a port in use fails early. The gate stays
     // closed until then, so that clients do not see an empty server.
@@ -219,6 +223,7 @@ class Server::Parts {
              access_.get(),
              [this] { return pool_->View(); },
              DataPaths(),
+             datasets_.get(),
              jobs_.get()}));
     BRAID_RETURN_IF_ERROR(
         WithFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
@@ -265,12 +270,15 @@ class Server::Parts {
     if (!trainers_->SaveAll()) {
       return false;
     }
-    // Nothing writes to the data directory any more. Releases it for another server before the
+    // Nothing writes to the directories any more. Releases them for another server before the
     // remaining parts are destroyed.
     metrics_server_->Remove(state_metrics_);  // uses the trainers
     jobs_.reset();
     trainers_.reset();
     data_dir_lock_.Close();
+    if (datasets_ != nullptr) {
+      datasets_->Unlock();
+    }
     return true;
   }
 
@@ -377,6 +385,7 @@ class Server::Parts {
   void ServeStateMetrics() {
     state_metrics_ = std::make_shared<StateMetrics>(
         [reader = ServerStateReader(&admission_, models_.get(), trainers_.get(), jobs_.get(),
+                                    datasets_ == nullptr ? nullptr : &datasets_->space(),
                                     pool_.get(), find_gpu_)] { return reader.Read(); });
     metrics_server_->Add(state_metrics_);
     metrics_server_->Add(process_metrics_);
@@ -405,7 +414,23 @@ class Server::Parts {
     return absl::OkStatus();
   }
 
-  DataDirectories DataPaths() const { return {options_.data_roots, scratch_directory_}; }
+  absl::Status OpenDatasets() {
+    if (options_.dataset_root.empty()) {
+      return absl::OkStatus();
+    }
+    auto datasets = DatasetStore::Open({options_.dataset_root, options_.dataset_quota, &clock_});
+    BRAID_RETURN_IF_ERROR(WithFlag("--dataset_root", datasets.status()));
+    datasets_ = *std::move(datasets);
+    return absl::OkStatus();
+  }
+
+  DataDirectories DataPaths() const {
+    DataDirectories paths{options_.data_roots, scratch_directory_};
+    if (datasets_ != nullptr && !ResolvesBelowAny(datasets_->root(), paths.roots)) {
+      paths.roots.push_back(datasets_->root());
+    }
+    return paths;
+  }
 
   void OpenJobs() {
     JobsOptions jobs{options_.data_dir,
@@ -487,6 +512,7 @@ class Server::Parts {
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<StepProfiler> profiler_;  // null: no profiling
   std::unique_ptr<TrainerRegistry> trainers_;
+  std::unique_ptr<DatasetStore> datasets_;  // null: no uploads of datasets
   std::unique_ptr<Jobs> jobs_;
   std::shared_ptr<prometheus::Collectable> gpu_metrics_;  // null: no NVML
   ServerStateReader::FindGpu find_gpu_ = [](const GpuId&) { return std::nullopt; };

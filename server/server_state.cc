@@ -62,8 +62,13 @@ void AddJobs(const Jobs& jobs, ServerState* state) {
 
 ServerStateReader::ServerStateReader(const Admission* admission, const ServedModels* models,
                                      const TrainerRegistry* trainers, const Jobs* jobs,
-                                     const DevicePool* pool, const FindGpu& find_gpu)
-    : admission_(admission), models_(models), trainers_(trainers), jobs_(jobs) {
+                                     const DatasetSpace* datasets, const DevicePool* pool,
+                                     const FindGpu& find_gpu)
+    : admission_(admission),
+      models_(models),
+      trainers_(trainers),
+      jobs_(jobs),
+      datasets_(datasets) {
   std::set<int> gpus;
   for (const Worker* worker : pool->workers()) {
     const Device& device = worker->device();
@@ -92,6 +97,12 @@ ServerState ServerStateReader::Read() const {
     ++(trainer.failed ? state.failed_trainers : state.running_trainers);
   }
   AddJobs(*jobs_, &state);
+  if (datasets_ != nullptr) {
+    state.dataset_bytes = datasets_->used();
+    if (datasets_->quota() > 0) {
+      state.dataset_quota = datasets_->quota();
+    }
+  }
   BytesByDevice model_bytes = Sum(served);
   BytesByDevice trainer_bytes = Sum(trainers);
   for (const Slot& slot : slots_) {

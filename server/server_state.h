@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/admission/admission.h"
+#include "server/datasets/dataset_space.h"
 #include "server/devices/device.h"
 #include "server/devices/device_pool.h"
 #include "server/jobs/jobs.h"
@@ -29,10 +30,11 @@ class ServerStateReader {
   // Returns the labels of GPU `id` in the GPU metrics; nullopt if it has none.
   using FindGpu = std::function<std::optional<GpuLabels>(const GpuId& id)>;
 
-  // All pointers outlive the reader. Calls `find_gpu` once per GPU slot, in the constructor.
+  // All pointers outlive the reader. datasets: null without uploads. Calls `find_gpu` once per GPU
+  // slot, in the constructor.
   ServerStateReader(const Admission* admission, const ServedModels* models,
-                    const TrainerRegistry* trainers, const Jobs* jobs, const DevicePool* pool,
-                    const FindGpu& find_gpu);
+                    const TrainerRegistry* trainers, const Jobs* jobs, const DatasetSpace* datasets,
+                    const DevicePool* pool, const FindGpu& find_gpu);
 
   ServerState Read() const;
 
@@ -47,6 +49,7 @@ class ServerStateReader {
   const ServedModels* const models_;
   const TrainerRegistry* const trainers_;
   const Jobs* const jobs_;
+  const DatasetSpace* const datasets_;
   std::vector<Slot> slots_;
 };
 

@@ -18,52 +18,52 @@
 namespace braid {
 namespace {
 
-// Computes one digest at a time. Thread-compatible.
-class Hasher {
- public:
-  Hasher() : context_(EVP_MD_CTX_new()) {}
-  ~Hasher() { EVP_MD_CTX_free(context_); }
-  Hasher(const Hasher&) = delete;
-  Hasher& operator=(const Hasher&) = delete;
-
-  void Begin() {
-    // Fetching the algorithm takes longer than hashing a token.
-    static const EVP_MD* const kAlgorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-    Require(kAlgorithm != nullptr && EVP_DigestInit_ex2(context_, kAlgorithm, nullptr) == 1);
+void Require(bool done) {
+  if (!done) {
+    // Out of memory, or OpenSSL without SHA-256. Authentication cannot work.
+    Log(LogModule::kServer).critical("OpenSSL cannot compute SHA-256");
+    std::abort();
   }
-  void Add(absl::string_view bytes) {
-    Require(EVP_DigestUpdate(context_, bytes.data(), bytes.size()) == 1);
-  }
-  Sha256Digest End() {
-    Sha256Digest digest;
-    Require(EVP_DigestFinal_ex(context_, digest.data(), nullptr) == 1);
-    return digest;
-  }
-
- private:
-  static void Require(bool done) {
-    if (!done) {
-      // Out of memory, or OpenSSL without SHA-256. Authentication cannot work.
-      Log(LogModule::kServer).critical("OpenSSL cannot compute SHA-256");
-      std::abort();
-    }
-  }
-
-  EVP_MD_CTX* const context_;
-};
+}
 
 }  // namespace
 
+struct Sha256Hasher::Context {
+  Context() : evp(EVP_MD_CTX_new()) {}
+  ~Context() { EVP_MD_CTX_free(evp); }
+
+  EVP_MD_CTX* const evp;
+};
+
+Sha256Hasher::Sha256Hasher() : context_(std::make_unique<Context>()) {}
+Sha256Hasher::~Sha256Hasher() = default;
+
+void Sha256Hasher::Begin() {
+  // Fetching the algorithm takes longer than hashing a token.
+  static const EVP_MD* const kAlgorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  Require(kAlgorithm != nullptr && EVP_DigestInit_ex2(context_->evp, kAlgorithm, nullptr) == 1);
+}
+
+void Sha256Hasher::Add(absl::string_view bytes) {
+  Require(EVP_DigestUpdate(context_->evp, bytes.data(), bytes.size()) == 1);
+}
+
+Sha256Digest Sha256Hasher::End() {
+  Sha256Digest digest;
+  Require(EVP_DigestFinal_ex(context_->evp, digest.data(), nullptr) == 1);
+  return digest;
+}
+
 Sha256Digest Sha256(absl::string_view bytes) {
   // Creating a hasher takes longer than hashing a token.
-  thread_local Hasher hasher;
+  thread_local Sha256Hasher hasher;
   hasher.Begin();
   hasher.Add(bytes);
   return hasher.End();
 }
 
 absl::StatusOr<Sha256Digest> Sha256OfFile(const std::string& path) {
-  Hasher hasher;
+  Sha256Hasher hasher;
   hasher.Begin();
   std::ifstream file;
   std::error_code error;

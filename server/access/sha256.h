@@ -1,9 +1,10 @@
-// SHA-256 of tokens and model files.
+// SHA-256 of tokens, model files and uploaded datasets.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,26 @@
 namespace braid {
 
 using Sha256Digest = std::array<uint8_t, 32>;
+
+// Computes one digest at a time. Thread-compatible.
+class Sha256Hasher {
+ public:
+  Sha256Hasher();
+  ~Sha256Hasher();
+  Sha256Hasher(const Sha256Hasher&) = delete;
+  Sha256Hasher& operator=(const Sha256Hasher&) = delete;
+
+  // Starts a new digest. Called first.
+  void Begin();
+  void Add(absl::string_view bytes);
+  // Returns the digest of the bytes since Begin(). Call Begin() before the next Add().
+  Sha256Digest End();
+
+ private:
+  struct Context;
+
+  const std::unique_ptr<Context> context_;
+};
 
 Sha256Digest Sha256(absl::string_view bytes);
 // Blocks on the disk. NOT_FOUND if the file cannot be read.

@@ -9,7 +9,7 @@
 
 namespace braid {
 
-enum class MetricGroup { kRequests, kInference, kDevices, kTraining, kJobs, kProcess, kGpu };
+enum class MetricGroup { kRequests, kInference, kDevices, kTraining, kJobs, kData, kProcess, kGpu };
 
 struct MetricDescription {
   MetricGroup group = MetricGroup::kRequests;

@@ -43,8 +43,8 @@ const std::vector<std::pair<MetricGroup, const char*>>& Groups() {
   static const auto* const kGroups = new std::vector<std::pair<MetricGroup, const char*>>{
       {MetricGroup::kRequests, "Requests"}, {MetricGroup::kInference, "Inference"},
       {MetricGroup::kDevices, "Devices"},   {MetricGroup::kTraining, "Training"},
-      {MetricGroup::kJobs, "Jobs"},         {MetricGroup::kProcess, "Process"},
-      {MetricGroup::kGpu, "GPUs"},
+      {MetricGroup::kJobs, "Jobs"},         {MetricGroup::kData, "Data"},
+      {MetricGroup::kProcess, "Process"},   {MetricGroup::kGpu, "GPUs"},
   };
   return *kGroups;
 }

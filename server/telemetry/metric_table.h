@@ -145,6 +145,13 @@ struct MetricTable {
                   {"reason"},
                   "Calls that were denied: no_credentials, bad_credentials or role (the role "
                   "does not permit the call)."};
+  Counters dataset_uploads{&table,
+                           MetricGroup::kData,
+                           "braid_dataset_uploads_total",
+                           {"result"},
+                           "Uploads of datasets by result: stored, replaced (another dataset), "
+                           "unchanged (an equal dataset existed) or failed. A broken stream that a "
+                           "client can continue does not count."};
   Gauges queue_rows{&table,
                     MetricGroup::kInference,
                     "braid_queue_rows",

@@ -10,6 +10,9 @@ Metrics::Metrics() : table_(std::make_unique<MetricTable>()) {
   for (const char* reason : {"no_credentials", "bad_credentials", "role"}) {
     table_->denied.At({reason});
   }
+  for (const char* result : {"stored", "replaced", "unchanged", "failed"}) {
+    table_->dataset_uploads.At({result});
+  }
 }
 
 Metrics::~Metrics() = default;
@@ -25,6 +28,10 @@ void Metrics::CountRequest(absl::string_view method, absl::string_view model,
 }
 
 void Metrics::CountDenied(absl::string_view reason) { table_->denied.At({reason}).Increment(); }
+
+void Metrics::CountDatasetUpload(absl::string_view result) {
+  table_->dataset_uploads.At({result}).Increment();
+}
 
 const std::shared_ptr<prometheus::Registry>& Metrics::registry() const {
   return table_->table.registry;

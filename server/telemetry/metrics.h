@@ -35,6 +35,8 @@ class Metrics {
                     absl::Duration duration);
   // Counts a denied call. `reason` is "no_credentials", "bad_credentials" or "role".
   void CountDenied(absl::string_view reason);
+  // Counts an upload of a dataset. `result` is "stored", "replaced", "unchanged" or "failed".
+  void CountDatasetUpload(absl::string_view result);
 
   // Returns the registry for scrapes.
   const std::shared_ptr<prometheus::Registry>& registry() const;

@@ -24,6 +24,8 @@ enum Row : size_t {
   kJobProgress,
   kJobRows,
   kJobWait,
+  kDatasetBytes,
+  kDatasetQuota,
   kBuildInfo,
 };
 
@@ -91,6 +93,16 @@ const std::vector<MetricDescription>& StateMetrics::Descriptions() {
        MetricType::Gauge,
        {"job", "kind", "model"},
        "Time that a running job's devices waited for data, since it last started."},
+      {MetricGroup::kData,
+       "braid_dataset_bytes",
+       MetricType::Gauge,
+       {},
+       "Bytes of the datasets below --dataset_root, and of unfinished uploads."},
+      {MetricGroup::kData,
+       "braid_dataset_quota_bytes",
+       MetricType::Gauge,
+       {},
+       "--dataset_quota, the limit of braid_dataset_bytes. Absent without a limit."},
       {MetricGroup::kProcess,
        "braid_build_info",
        MetricType::Gauge,
@@ -132,6 +144,12 @@ std::vector<MetricFamily> StateMetrics::Collect() const {
     add(kJobProgress, labels, job.progress);
     add(kJobRows, labels, job.rows_per_second);
     add(kJobWait, labels, job.wait_seconds);
+  }
+  if (state.dataset_bytes) {
+    add(kDatasetBytes, {}, static_cast<double>(*state.dataset_bytes));
+  }
+  if (state.dataset_quota) {
+    add(kDatasetQuota, {}, static_cast<double>(*state.dataset_quota));
   }
   add(kBuildInfo, {state.version}, 1);
   std::erase_if(families, [](const MetricFamily& family) { return family.metric.empty(); });

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,8 @@ struct ServerState {
   int64_t failed_trainers = 0;
   std::vector<JobsInState> jobs = {};
   std::vector<RunningJobState> running_jobs = {};
+  std::optional<int64_t> dataset_bytes = std::nullopt;  // nullopt: no uploads
+  std::optional<int64_t> dataset_quota = std::nullopt;  // nullopt: no quota
 };
 
 // Thread-safe.

@@ -49,6 +49,9 @@ AuditDetails DetailsOf(const Request& request, Subject subject) {
   if constexpr (requires { request.path(); }) {
     add("path", request.path());
   }
+  if constexpr (requires { request.dataset(); }) {
+    add("dataset", request.dataset());
+  }
   return details;
 }
 

@@ -71,6 +71,10 @@ const std::vector<MethodRule>& MethodRules() {
       {"GetDataset", Need::kSee},
       {"ListDatasets", Need::kSee},
       {"PreviewDataset", Need::kSee, Subject::kServer, true},
+      // Every job may read every dataset, so changing one needs an admin of all models.
+      {"StartDatasetUpload", Need::kAdmin, Subject::kServer, true},
+      {"PutDataset", Need::kAdmin, Subject::kServer, true},
+      {"DeleteDataset", Need::kAdmin, Subject::kServer, true},
       // braid.v1.JobService. NeedOf() chooses the role for SubmitJob; the others look at the job's
       // model once they have its record.
       {"SubmitJob", Need::kInfer, Subject::kModel, true},

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "braid/v1/data.pb.h"
 #include "braid/v1/training.pb.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
@@ -67,7 +68,8 @@ absl::Status CheckTensors(const Tensors& tensors, absl::string_view field) {
 // True if the number of entries is checked elsewhere.
 bool IsBoundedElsewhere(const FieldDescriptor& field) {
   return field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ||
-         field.message_type() == braid::v1::Tensor::descriptor();
+         field.message_type() == braid::v1::Tensor::descriptor() ||
+         field.message_type() == braid::v1::DatasetFile::descriptor();
 }
 
 absl::Status CheckMessage(const Message& message, const std::string& prefix);

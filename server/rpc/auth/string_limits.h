@@ -12,7 +12,7 @@ namespace braid {
 // Bytes. Names become file names of at most 255 bytes. The ID of a request is kept until its reply.
 inline constexpr size_t kMaxStringBytes = 1024;
 // Entries of one list, such as losses or parameter groups. Tensors and floating-point numbers are
-// limited by the model instead.
+// limited by the model instead, the files of a dataset by kMaxDatasetFiles.
 inline constexpr int kMaxEntries = 1024;
 
 // INVALID_ARGUMENT, naming the field, if a string or list exceeds its limit at any depth, for

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/data/preview.h"
 
 namespace braid {
@@ -81,6 +83,21 @@ absl::Status PreviewDataset(const DataDirectories& directories,
     response->add_rows(std::move(row));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<DatasetManifest> ReadManifest(const braid::v1::StartDatasetUploadRequest& request) {
+  DatasetManifest manifest{request.dataset(), {}};
+  for (int i = 0; i < request.files_size(); ++i) {
+    const braid::v1::DatasetFile& file = request.files(i);
+    const auto sha256 = ParseSha256(file.sha256());
+    if (!sha256) {
+      return InvalidField(absl::StrCat("files[", i, "].sha256"),
+                          absl::StrCat("'", absl::Utf8SafeCHexEscape(Excerpt(file.sha256())),
+                                       "' (expected 64 hexadecimal digits)"));
+    }
+    manifest.files.push_back({file.path(), file.bytes(), *sha256});
+  }
+  return manifest;
 }
 
 }  // namespace braid

@@ -1,9 +1,11 @@
-// Replies of braid.v1.DataService.
+// Requests and replies of braid.v1.DataService.
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "braid/v1/data.pb.h"
 #include "server/data/open_data_source.h"
+#include "server/datasets/manifest.h"
 
 namespace braid {
 
@@ -17,5 +19,9 @@ absl::Status ListDatasets(const DataDirectories& directories,
 absl::Status PreviewDataset(const DataDirectories& directories,
                             const braid::v1::PreviewDatasetRequest& request,
                             braid::v1::PreviewDatasetResponse* response);
+
+// INVALID_ARGUMENT naming the field if a checksum is not 64 hexadecimal digits. DatasetStore checks
+// the rest.
+absl::StatusOr<DatasetManifest> ReadManifest(const braid::v1::StartDatasetUploadRequest& request);
 
 }  // namespace braid

@@ -58,7 +58,7 @@ class GrpcServer::Impl {
         training_(options.trainers, Shared(options)),
         models_(options.publisher, options.max_upload_bytes, Shared(options)),
         devices_(options.list_slots, Shared(options)),
-        data_(options.data, Shared(options)),
+        data_(options.data, options.datasets, options.jobs, Shared(options)),
         jobs_(options.jobs, Shared(options)) {}
 
   absl::Status Listen(const std::string& host, int port, const ConnectionLimits& limits) {

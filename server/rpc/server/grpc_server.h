@@ -14,6 +14,7 @@
 #include "server/admission/open_streams.h"
 #include "server/data/open_data_source.h"
 #include "server/decode/decode_threads.h"
+#include "server/datasets/dataset_store.h"
 #include "server/devices/device_slot_view.h"
 #include "server/jobs/jobs.h"
 #include "server/rpc/server/connection_limits.h"
@@ -50,6 +51,7 @@ class GrpcServer {
     const AccessControl* access = nullptr;  // null: no authentication
     ListSlots list_slots;
     DataDirectories data;
+    DatasetStore* datasets = nullptr;  // null: no uploads of datasets
     const Jobs* jobs = nullptr;
   };
 

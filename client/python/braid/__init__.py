@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from braid._export import ExportError, ExportResult, export
     from braid._fit import FitResult, fit
     from braid.client import Client, connect
-    from braid.data import Column, Dataset, DatasetEntry, DatasetPreview, Datasets
+    from braid.data import (
+        Column,
+        Dataset,
+        DatasetEntry,
+        DatasetPreview,
+        Datasets,
+        StoredDataset,
+    )
     from braid.errors import (
         Aborted,
         AlreadyExists,
@@ -118,6 +125,7 @@ __all__ = [
     "Series",
     "ServerMetadata",
     "StepResult",
+    "StoredDataset",
     "Stream",
     "TensorMetadata",
     "Trainer",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from braid import _put_dataset, errors
 from braid._channel import Channel
 from braid._protocol import DATA
+from braid._put_dataset import Progress, StoredDataset as StoredDataset
 
 _MAX_ROWS = 1000
 
@@ -109,6 +113,47 @@ class Datasets:
         request = method.request(path=path, columns=columns, rows=rows)
         reply = self._channel.call(method, request, timeout)
         return DatasetPreview(_dataset(reply.dataset), [json.loads(row) for row in reply.rows])
+
+    def put(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+        timeout: float | None = math.inf,
+    ) -> StoredDataset:
+        """Uploads a local file or folder to a server with --dataset_root, as the dataset `name`.
+
+        Continues after a broken connection or a restart of the server, and after an earlier call
+        that was interrupted, with the bytes that the server does not have yet. Returns at once if
+        the server has an equal dataset. The dataset appears when all of its files are verified.
+
+        path: names in a folder that start with '.' or '_' are skipped; symbolic links are errors.
+        name: letters, digits, '_', '-' and '.'. Keep the suffix of a file: "train.parquet".
+        overwrite: replaces a different dataset of this name, atomically.
+        progress: called with "checksums" or "upload", the bytes that are done, and those in all.
+        timeout: default: no limit.
+
+        Raises AlreadyExists if another dataset has the name, ResourceExhausted if the server's quota
+        or disk has no room, Aborted if another call uploads the same files, DataLoss if a file
+        changed meanwhile, and ValueError for a path that cannot be uploaded.
+        """
+        return _put_dataset.put(self._channel, path, name, overwrite, progress, timeout)
+
+    def delete(self, name: str, *, timeout: float | None = None) -> None:
+        """Deletes a dataset in the server's --dataset_root.
+
+        Raises FailedPrecondition if a job that has not ended reads it, and NotFound if there is
+        none.
+        """
+        method = DATA["DeleteDataset"]
+        try:
+            self._channel.call(method, method.request(dataset=name), timeout)
+        except errors.NotFound as error:
+            if error.attempts == 1:
+                raise
+            # An earlier attempt may have deleted it, although its reply was lost.
 
 
 def _dataset(proto: Any) -> Dataset:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from braid.cli import options, settings
+from braid.cli import errors, options, settings
 from braid.cli.options import Flags, Number, option, pass_flags
 from braid.cli.output import (
     bytes_text,
@@ -26,15 +27,15 @@ Paths are on the server, relative to its first --data_root.
 
 \b
 Example:
-  braid data list
+  braid data put train.parquet train.parquet
   braid data preview train.parquet --rows 3
 """
 _MAX_CELL = 40
 
 command = options.Group(
     "data",
-    help="Show the datasets on the server that jobs can read.",
-    short_help="Show the datasets on the server",
+    help="Show the datasets on the server that jobs can read; upload and delete them.",
+    short_help="Show, upload and delete datasets on the server",
     epilog=EPILOG,
 )
 
@@ -110,6 +111,84 @@ def preview(flags: Flags, path: str, columns: Sequence[str], rows: int) -> None:
     print_line(_title(found.dataset))
     names = list(columns) or [column.name for column in found.dataset.columns]
     print_table([names, *([_cell(row.get(name)) for name in names] for row in found.rows)])
+
+
+@command.command(
+    "put",
+    help="Upload a file or folder to a server with --dataset_root, as the dataset NAME. Run the same "
+    "command again to continue an upload that was interrupted.",
+    short_help="Upload a file or folder as a dataset",
+)
+@click.argument("path", type=click.Path())
+@click.argument("name")
+@option("--overwrite", is_flag=True, help="Replace a different dataset of this name")
+@pass_flags
+def put(flags: Flags, path: str, name: str, overwrite: bool) -> None:
+    with settings.connect(flags) as client, _UploadBar(flags.json) as bar:
+        try:
+            stored = client.data.put(path, name, overwrite=overwrite, progress=bar.update)
+        except ValueError as error:
+            raise errors.Failure(str(error)) from error
+    if flags.json:
+        print_json({
+            "dataset": name, "path": stored.path, "result": stored.result,
+            "files": stored.files, "bytes": stored.bytes,
+        })  # fmt: skip
+        return
+    size = f"{count_text(stored.files, 'file')}, {bytes_text(stored.bytes)}"
+    print_line(f"{name}: {stored.result}, {size}; path in jobs: {stored.path}")
+
+
+@command.command("rm", help="Delete a dataset in the server's --dataset_root.")
+@click.argument("name")
+@pass_flags
+def remove(flags: Flags, name: str) -> None:
+    with settings.connect(flags) as client:
+        client.data.delete(name)
+    if flags.json:
+        print_json({"dataset": name})
+    else:
+        print_line(f"{name}: deleted")
+
+
+class _UploadBar:
+    """Bar on stderr if that is a terminal, else nothing."""
+
+    def __init__(self, json: bool) -> None:
+        self._bar: Any = None
+        self._stage = ""
+        if not json and sys.stderr.isatty():
+            from rich import progress as rich
+            from rich.console import Console
+
+            self._bar = rich.Progress(
+                rich.TextColumn("{task.description}"),
+                rich.BarColumn(),
+                rich.DownloadColumn(binary_units=True),
+                rich.TransferSpeedColumn(),
+                rich.TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+
+    def __enter__(self) -> _UploadBar:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        if not self._bar:
+            return
+        if stage != self._stage:
+            self._stage = stage
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            self._task = self._bar.add_task(stage, total=total)
+        self._bar.update(self._task, completed=done)
 
 
 def _title(dataset: Dataset) -> str:

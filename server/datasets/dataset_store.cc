@@ -51,7 +51,7 @@ std::optional<struct stat> Stat(const std::string& path) {
 bool Exists(const std::string& path) { return Stat(path).has_value(); }
 
 // Adds the files below `path`, which is relative to `root`. Does not follow links. Skips what
-// disappears meanwhile.
+// disappears meanwhile, and folders that may not be read, such as lost+found.
 absl::Status AddFiles(const std::string& root, const std::string& path, FoundFiles* files) {
   const std::string absolute = path.empty() ? root : absl::StrCat(root, "/", path);
   const auto status = Stat(absolute);
@@ -71,9 +71,9 @@ absl::Status AddFiles(const std::string& root, const std::string& path, FoundFil
     BRAID_RETURN_IF_ERROR(
         AddFiles(root, path.empty() ? name : absl::StrCat(path, "/", name), files));
   }
-  return error && error != std::errc::no_such_file_or_directory
-             ? FileError(error.value(), "list", absolute)
-             : absl::OkStatus();
+  const bool skipped = error == std::errc::no_such_file_or_directory ||
+                       error == std::errc::permission_denied;
+  return error && !skipped ? FileError(error.value(), "list", absolute) : absl::OkStatus();
 }
 
 absl::StatusOr<FoundFiles> FilesBelow(const std::string& path) {

@@ -128,6 +128,27 @@ def test_data_of_jobs_from_a_claim() -> None:
     assert flags < set(manifests.server()["args"])
 
 
+def test_uploaded_datasets_have_a_volume_per_pod() -> None:
+    uploads = {"size": "500Gi", "storageClassName": "fast", "quota": 400_000_000_000}
+    manifests = render_minimal({"training": {"enabled": True}, "jobs": {"uploads": uploads}})
+    flags = {"--dataset_root=/uploads", "--dataset_quota=400000000000", "--max_running_jobs=1"}
+    assert flags < set(manifests.server()["args"])
+    assert mount(manifests.server(), "/uploads")["name"] == "uploads"
+    data, claim = manifests.of("StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert (data["metadata"]["name"], claim["metadata"]["name"]) == ("data", "uploads")
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"]["requests"] == {"storage": "500Gi"}
+
+
+def test_uploaded_datasets_in_an_existing_claim() -> None:
+    jobs = {"uploads": {"existingClaim": "sets"}}
+    manifests = render_minimal({"training": {"enabled": True}, "jobs": jobs})
+    claim = volume(manifests.pod(), "uploads")["persistentVolumeClaim"]
+    assert claim == {"claimName": "sets"}
+    [data] = manifests.of("StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert data["metadata"]["name"] == "data"
+
+
 def test_models_from_a_claim() -> None:
     manifests = render_minimal({"models": {"claimSubPath": "a/b"}})
     claim = volume(manifests.pod(), "models")["persistentVolumeClaim"]

@@ -28,6 +28,23 @@ CONTRADICTIONS = [
     ),
     ({"jobs": {"dataClaim": "tables"}}, "jobs.dataClaim: needs training.enabled=true"),
     ({"jobs": {"dataSubPath": "a"}}, "jobs.dataSubPath: needs jobs.dataClaim, which is empty"),
+    ({"jobs": {"uploads": {"size": "1Gi"}}}, "jobs.uploads: needs training.enabled=true"),
+    (
+        {
+            "training": {"enabled": True},
+            "jobs": {"uploads": {"size": "1Gi", "existingClaim": "a"}},
+        },
+        "jobs.uploads: size and existingClaim are set",
+    ),
+    (
+        {
+            "training": {"enabled": True},
+            "replicas": 2,
+            "jobs": {"uploads": {"existingClaim": "a"}},
+        },
+        "jobs.uploads.existingClaim: supports a single pod",
+    ),
+    ({"jobs": {"uploads": {"quota": 1}}}, "jobs.uploads: needs jobs.uploads.size or"),
     ({"auth": {"tokensSecret": ""}}, "auth: no client has access: set auth.tokensSecret or"),
     ({"auth": {"allowUnauthenticated": True}}, "auth.allowUnauthenticated: conflicts with"),
     ({"tls": {"secretName": ""}}, "tokens would be sent in plaintext: set tls.secretName, or"),

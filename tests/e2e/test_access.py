@@ -43,6 +43,9 @@ NEEDS = {
     "GetDataset": "any",
     "ListDatasets": "any",
     "PreviewDataset": "any",
+    "StartDatasetUpload": "admin",
+    "PutDataset": "admin",
+    "DeleteDataset": "admin",
     # Training jobs need the role train; the others look at the job's model.
     "SubmitJob": "infer",
     "GetJob": "any",

@@ -305,8 +305,8 @@ def test_equal_dataset_is_unchanged_and_another_one_needs_overwrite(
     assert same(two, server.datasets / "set")
     after = scrape(server.metrics_url)
     for result in results:
-        counts = [each.value("braid_dataset_uploads_total", result=result) for each in (before, after)]
-        assert counts[1] == counts[0] + 1
+        name = "braid_dataset_uploads_total"
+        assert after.value(name, result=result) == before.value(name, result=result) + 1
 
 
 def test_one_of_two_concurrent_uploads_of_a_name_wins(

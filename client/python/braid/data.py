@@ -135,9 +135,9 @@ class Datasets:
         progress: called with "checksums" or "upload", the bytes that are done, and those in all.
         timeout: default: no limit.
 
-        Raises AlreadyExists if another dataset has the name, ResourceExhausted if the server's quota
-        or disk has no room, Aborted if another call uploads the same files, DataLoss if a file
-        changed meanwhile, and ValueError for a path that cannot be uploaded.
+        Raises AlreadyExists if another dataset has the name, ResourceExhausted if the server's
+        quota or disk has no room, Aborted if another call uploads the same files, DataLoss if a
+        file changed meanwhile, and ValueError for a path that cannot be uploaded.
         """
         return _put_dataset.put(self._channel, path, name, overwrite, progress, timeout)
 

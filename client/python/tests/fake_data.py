@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import grpc
@@ -12,10 +13,20 @@ _Dataset = _protocol.message("braid.v1.Dataset")
 
 
 class FakeData:
-    """Datasets. rows: whether the number of rows is known."""
+    """Datasets.
+
+    rows: whether the number of rows is known.
+    stored: {name: {path: bytes}} of the datasets that were uploaded.
+    breaks: after how many messages each of the next uploads breaks.
+    pieces: messages with data that were received.
+    """
 
     def __init__(self):
         self.rows = True
+        self.stored = {}
+        self.breaks = []
+        self.pieces = 0
+        self._uploads = {}
         self.values = [
             {"id": 1, "image": [0.5] * 32, "name": "first"},
             {"id": 2, "image": [0, 1], "name": "second"},
@@ -43,6 +54,45 @@ class FakeData:
         return _protocol.DATA["PreviewDataset"].response(
             dataset=dataset, rows=[json.dumps(row) for row in rows]
         )
+
+    def StartDatasetUpload(self, request, context):
+        reply = _protocol.DATA["StartDatasetUpload"].response(path=f"/sets/{request.dataset}")
+        existing = self.stored.get(request.dataset)
+        if existing is not None:
+            sums = {path: hashlib.sha256(data).hexdigest() for path, data in existing.items()}
+            reply.complete = sums == {file.path: file.sha256 for file in request.files}
+            if reply.complete:
+                return reply
+            if not request.overwrite:
+                context.abort(grpc.StatusCode.ALREADY_EXISTS, f"dataset: {request.dataset!r}")
+        reply.upload = request.dataset
+        _, received = self._uploads.setdefault(
+            request.dataset, (request, [b""] * len(request.files))
+        )
+        reply.received_bytes.extend(map(len, received))
+        return reply
+
+    def PutDataset(self, requests, context):
+        upload = ""
+        limit = self.breaks.pop(0) if self.breaks else None
+        for index, piece in enumerate(requests):
+            if index == limit:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
+            upload = upload or piece.upload
+            if piece.data:  # A message without data only names the upload.
+                received = self._uploads[upload][1]
+                assert piece.offset == len(received[piece.file])
+                received[piece.file] += piece.data
+                self.pieces += 1
+        request, received = self._uploads.pop(upload)
+        result = 2 if upload in self.stored else 1
+        self.stored[upload] = dict(zip((file.path for file in request.files), received))
+        return _protocol.DATA["PutDataset"].response(path=f"/sets/{upload}", result=result)
+
+    def DeleteDataset(self, request, context):
+        if self.stored.pop(request.dataset, None) is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"dataset: there is no {request.dataset!r}")
+        return _protocol.DATA["DeleteDataset"].response()
 
     def _dataset(self, path, context):
         if path != "train.parquet":

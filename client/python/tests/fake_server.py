@@ -180,6 +180,7 @@ class FakeServer(grpc.GenericRpcHandler):
             "Stream": (grpc.stream_stream_rpc_method_handler, work),
             "Evaluate": (grpc.stream_unary_rpc_method_handler, work),
             "UploadVersion": (grpc.stream_unary_rpc_method_handler, work),
+            "PutDataset": (grpc.stream_unary_rpc_method_handler, work),
         }
         default = ((grpc.unary_stream_rpc_method_handler, stream) if method.streams_response
                    else (grpc.unary_unary_rpc_method_handler, unary))

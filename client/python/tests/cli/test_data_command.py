@@ -41,3 +41,17 @@ def test_preview(call):
     assert found["first_rows"][2] == {"id": 3, "image": [None, 1], "name": None}
     assert found["columns"][0]["datatype"] == "INT64"
     assert call("data", "preview", "train.parquet", "--rows=0").code == 2
+
+
+def test_put_and_rm(call, server, tmp_path):
+    (tmp_path / "a.npy").write_bytes(b"12345")
+    put = ("data", "put", tmp_path / "a.npy", "a.npy")
+    assert call(*put).out == "a.npy: stored, 1 file, 5 B; path in jobs: /sets/a.npy\n"
+    [again] = call(*put, "--json").events
+    assert again == {
+        "dataset": "a.npy", "path": "/sets/a.npy", "result": "unchanged", "files": 1, "bytes": 5,
+    }  # fmt: skip
+    ended = call("data", "put", tmp_path / "none", "none")
+    assert (ended.code, "none' does not exist" in ended.err) == (1, True)
+    assert call("data", "rm", "a.npy").out == "a.npy: deleted\n"
+    assert call("data", "rm", "a.npy").code == 1

@@ -15,6 +15,12 @@
 {{- end }}
 {{- if .Values.jobs.dataClaim }}
 - --data_root=/datasets
+{{- end }}
+{{- if include "braid.uploads" . }}
+- --dataset_root=/uploads
+- --dataset_quota={{ int64 .Values.jobs.uploads.quota }}
+{{- end }}
+{{- if or .Values.jobs.dataClaim (include "braid.uploads" .) }}
 - --max_running_jobs={{ int64 .Values.jobs.maxRunning }}
 - --job_retention_days={{ .Values.jobs.retentionDays }}
 {{- end }}
@@ -47,6 +53,11 @@
   mountPath: /tmp
 {{- end }}
 
+{{/* Not empty if clients may upload datasets. */}}
+{{- define "braid.uploads" -}}
+{{- or .Values.jobs.uploads.size .Values.jobs.uploads.existingClaim }}
+{{- end }}
+
 {{/* The chart's own volumes, without extraVolumes. */}}
 {{- define "braid.ownVolumeMounts" -}}
 - name: models
@@ -68,6 +79,10 @@
   subPath: {{ . | quote }}
   {{- end }}
 {{- end }}
+{{- end }}
+{{- if include "braid.uploads" . }}
+- name: uploads
+  mountPath: /uploads
 {{- end }}
 {{ include "braid.tmpMount" . }}
 - name: shm
@@ -108,6 +123,11 @@
   persistentVolumeClaim:
     claimName: {{ . | quote }}
     readOnly: true
+{{- end }}
+{{- with .Values.jobs.uploads.existingClaim }}
+- name: uploads
+  persistentVolumeClaim:
+    claimName: {{ . | quote }}
 {{- end }}
 - name: tmp
   emptyDir: {}
@@ -270,4 +290,20 @@ spec:
   topologySpreadConstraints:
     {{- include "braid.topologySpreadConstraints" . | trim | nindent 4 }}
   {{- end }}
+{{- end }}
+
+{{/* Takes {name, volume, context}. */}}
+{{- define "braid.claimTemplate" -}}
+- metadata:
+    name: {{ .name }}
+    labels:
+      {{- include "braid.selectorLabels" .context | nindent 6 }}
+  spec:
+    accessModes: [ReadWriteOnce]
+    {{- with .volume.storageClassName }}
+    storageClassName: {{ . | quote }}
+    {{- end }}
+    resources:
+      requests:
+        storage: {{ .volume.size | quote }}
 {{- end }}

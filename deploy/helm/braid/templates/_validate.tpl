@@ -46,6 +46,19 @@
 {{- if and .jobs.dataSubPath (not .jobs.dataClaim) }}
 {{- fail "jobs.dataSubPath: needs jobs.dataClaim, which is empty" }}
 {{- end }}
+{{- $uploads := or .jobs.uploads.size .jobs.uploads.existingClaim }}
+{{- if and $uploads (not .training.enabled) }}
+{{- fail "jobs.uploads: needs training.enabled=true, whose volume keeps the records and outputs of jobs" }}
+{{- end }}
+{{- if and .jobs.uploads.size .jobs.uploads.existingClaim }}
+{{- fail "jobs.uploads: size and existingClaim are set: keep one of them" }}
+{{- end }}
+{{- if and .jobs.uploads.existingClaim (gt (int .replicas) 1) }}
+{{- fail "jobs.uploads.existingClaim: supports a single pod: set replicas to 1, or jobs.uploads.size for one claim per pod" }}
+{{- end }}
+{{- if and (or .jobs.uploads.quota .jobs.uploads.storageClassName) (not $uploads) }}
+{{- fail "jobs.uploads: needs jobs.uploads.size or jobs.uploads.existingClaim" }}
+{{- end }}
 {{- end }}
 
 {{/* Rejects settings with which the server would not start, and likely mistakes. */}}

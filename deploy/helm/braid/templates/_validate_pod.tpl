@@ -23,6 +23,7 @@
 {{- end }}
 {{- /* Comes from a volume claim template, which is not a volume of the pod template. */}}
 {{- if .Values.training.enabled }}{{ $names = append $names "data" }}{{ end }}
+{{- if include "braid.uploads" . }}{{ $names = append $names "uploads" }}{{ end }}
 {{- range .Values.extraVolumes }}
 {{- if has .name $names }}
 {{- fail (printf "extraVolumes: %s is already a volume of the pod: use another name" .name) }}

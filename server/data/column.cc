@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "arrow/extension/fixed_shape_tensor.h"
@@ -12,6 +13,7 @@
 #include "arrow/util/key_value_metadata.h"
 #include "server/base/host_tensor.h"
 #include "server/base/text.h"
+#include "server/data/encoded/bytes_column.h"
 
 namespace braid {
 namespace {
@@ -122,7 +124,7 @@ std::optional<RowType> TensorRow(const arrow::Field& field) {
 }  // namespace
 
 Column ColumnOf(const arrow::Field& field) {
-  return {field.name(), field.type()->ToString(), TensorRow(field)};
+  return {field.name(), field.type()->ToString(), TensorRow(field), HoldsBytes(*field.type())};
 }
 
 absl::StatusOr<std::shared_ptr<arrow::Field>> FieldOf(const std::string& name, const RowType& row) {
@@ -147,6 +149,11 @@ std::optional<size_t> RowBytes(const RowType& row) { return BytesOf(row.type, ro
 
 size_t EstimatedRowBytes(const Column& column) {
   constexpr size_t kVariableBytes = 64;
+  constexpr size_t kImageBytes = size_t{64} << 10;
+  // Strings are often short, other bytes are often images.
+  if (column.bytes && !absl::StrContains(column.arrow_type, "string")) {
+    return kImageBytes;
+  }
   return column.row.has_value() ? RowBytes(*column.row).value_or(kVariableBytes) : kVariableBytes;
 }
 

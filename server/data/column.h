@@ -22,6 +22,8 @@ struct Column {
   std::string arrow_type;
   // nullopt if rows are not tensors, for example strings and dates.
   std::optional<RowType> row;
+  // Rows are bytes that a decoder can read, such as images and texts.
+  bool bytes = false;
 };
 
 // Describes a field of an Arrow schema: numbers, booleans, fixed-size lists of them and Arrow's
@@ -36,8 +38,8 @@ absl::StatusOr<std::shared_ptr<arrow::Field>> FieldOf(const std::string& name, c
 // Returns the bytes of a row; nullopt if a dimension is unknown or the product overflows.
 std::optional<size_t> RowBytes(const RowType& row);
 
-// Returns the bytes of a row, or an estimate for strings, lists and other columns without a fixed
-// size.
+// Returns the bytes of a row, or an estimate for strings, bytes, lists and other columns without a
+// fixed size.
 size_t EstimatedRowBytes(const Column& column);
 
 // Says on one line what the first difference of two schemas is, without their metadata: "column 'x'

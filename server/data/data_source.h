@@ -47,7 +47,7 @@ class DataSource {
  public:
   virtual ~DataSource() = default;
 
-  // Format for people: "Parquet", "NumPy", …
+  // Format for people: "Parquet", "images", …
   virtual absl::string_view format() const = 0;
   // In the order of the file. Names are unique.
   virtual const std::vector<Column>& columns() const = 0;
@@ -62,6 +62,10 @@ class DataSource {
   // Starts to read at a row. INVALID_ARGUMENT for an unknown column. A first row beyond the end
   // gives no rows. Reading a CSV file from a later row parses the rows before it.
   virtual absl::StatusOr<std::unique_ptr<RowScan>> Scan(const ScanOptions& options) = 0;
+
+  // Returns the column with the paths of the files whose bytes are in `column`, so that a reader may
+  // choose when to read them; empty if the source itself has the bytes.
+  virtual std::string PathColumn(absl::string_view /*column*/) const { return ""; }
 
   // Returns the arrays if the source consists of them, which allows random access; else null.
   virtual const std::vector<StoredArray>* arrays() const { return nullptr; }

@@ -14,6 +14,7 @@
 #include "server/data/array_source.h"
 #include "server/data/data_file.h"
 #include "server/data/data_paths.h"
+#include "server/data/encoded/image_folder.h"
 #include "server/data/table_source.h"
 #include "server/storage/file_error.h"
 
@@ -42,7 +43,8 @@ absl::StatusOr<Kind> KindOfFile(const DataFile& file) {
     return *kind;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown format of '", file.path(), "' (expected ", kFormats, ")"));
+      absl::StrCat("unknown format of '", file.path(), "' (expected ", kFormats,
+                   IsImageFile(file.path()) ? ", or a directory with images only)" : ")"));
 }
 
 bool IsHidden(const fs::path& path) {
@@ -73,7 +75,7 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& path,
   }
   if (files.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("directory '", path, "' has no files (expected tables or arrays)"));
+        absl::StrCat("directory '", path, "' has no files (expected tables, arrays or images)"));
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -112,6 +114,11 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& pa
                                                            absl::string_view field) {
   BRAID_ASSIGN_OR_RETURN(const std::string resolved,
                          ResolveDataPath(path, directories.roots, field));
+  if (IsImageFolder(resolved)) {
+    absl::StatusOr<std::unique_ptr<DataSource>> images =
+        OpenImageFolder(resolved, directories.roots);
+    return images.ok() ? std::move(images) : InField(field, images.status());
+  }
   absl::StatusOr<std::vector<std::string>> files = FilesOf(resolved, directories.roots);
   if (!files.ok()) {
     return InField(field, files.status());
@@ -121,6 +128,13 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& pa
     return InField(field, source.status());
   }
   return source;
+}
+
+absl::StatusOr<std::string> FolderOf(const std::string& path, const std::vector<std::string>& roots,
+                                     absl::string_view field) {
+  BRAID_ASSIGN_OR_RETURN(const std::string resolved, ResolveDataPath(path, roots, field));
+  std::error_code error;
+  return fs::is_directory(resolved, error) ? resolved : fs::path(resolved).parent_path().string();
 }
 
 absl::StatusOr<std::vector<ListedData>> ListData(const std::string& path,

@@ -11,10 +11,17 @@
 
 namespace braid {
 
+namespace {
+
+// Bytes of a binary value, such as an image, that are shown.
+constexpr size_t kMaxShownBytes = 48;
+
+}  // namespace
+
 absl::StatusOr<std::vector<std::string>> PreviewRows(DataSource* source,
                                                      const std::vector<std::string>& columns,
                                                      int64_t max_rows, size_t max_bytes) {
-  BRAID_ASSIGN_OR_RETURN(const auto scan, source->Scan({.columns = columns}));
+  BRAID_ASSIGN_OR_RETURN(const auto scan, source->Scan({.columns = columns, .batch_rows = max_rows}));
   std::vector<std::string> rows;
   size_t bytes = 0;
   while (true) {
@@ -22,7 +29,7 @@ absl::StatusOr<std::vector<std::string>> PreviewRows(DataSource* source,
     if (batch == nullptr) {
       return rows;
     }
-    const JsonRows json(*batch->schema());
+    const JsonRows json(*batch->schema(), kMaxShownBytes);
     for (int64_t r = 0; r < batch->num_rows(); ++r) {
       std::string row;
       BRAID_RETURN_IF_ERROR(json.Append(*batch, r, &row));

@@ -15,9 +15,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "arrow/array.h"
 #include "arrow/record_batch.h"
 #include "nlohmann/json.hpp"
 #include "server/base/status.h"
+#include "server/data/encoded/bytes_column.h"
+#include "server/data/encoded/encoded_values.h"
 #include "server/data/read_ahead.h"
 #include "server/data/tensor_conversion.h"
 #include "server/storage/checksum.h"
@@ -46,23 +49,48 @@ std::string KeyOf(const DataSource& source, const std::vector<TensorColumn>& ten
       absl::StrAppend(&text, column.size(), " ", column, " ");
     }
     absl::StrAppend(&text, tensor.type.has_value() ? DataTypeName(*tensor.type) : "", " ",
-                    std::bit_cast<uint64_t>(tensor.scale), "\n");
+                    std::bit_cast<uint64_t>(tensor.scale),
+                    tensor.decoder == nullptr ? "\n" : " encoded\n");
   }
   return ChecksumOf(text);
 }
 
+// Type of EncodedValues::Place in a row.
+const RowType& PlaceType() {
+  static const auto* const type = new RowType{DataType::kUint64, {2}};
+  return *type;
+}
+
+std::string FormatLength(uint64_t length) {
+  std::string bytes(kLengthBytes, '\0');
+  for (size_t b = 0; b < kLengthBytes; ++b) {
+    bytes[b] = static_cast<char>(length >> (8 * b));
+  }
+  return bytes;
+}
+
+// Requires kLengthBytes bytes.
+uint64_t ParseLength(absl::string_view bytes) {
+  uint64_t length = 0;
+  for (size_t b = kLengthBytes; b-- > 0;) {
+    length = length << 8 | static_cast<unsigned char>(bytes[b]);
+  }
+  return length;
+}
+
 // Formats the length and the header.
-std::string HeadOf(const std::vector<RowType>& fields) {
+std::string HeadOf(const std::vector<RowType>& fields, const std::vector<TensorColumn>& tensors) {
   json list = json::array();
-  for (const RowType& field : fields) {
-    list.push_back({{"type", std::string(DataTypeName(field.type))}, {"shape", field.shape}});
+  for (size_t f = 0; f < fields.size(); ++f) {
+    if (tensors[f].decoder != nullptr) {
+      list.push_back({{"encoded", true}});
+    } else {
+      list.push_back(
+          {{"type", std::string(DataTypeName(fields[f].type))}, {"shape", fields[f].shape}});
+    }
   }
   const std::string text = json{{"fields", list}}.dump();
-  std::string head(kLengthBytes, '\0');
-  for (size_t b = 0; b < kLengthBytes; ++b) {
-    head[b] = static_cast<char>(uint64_t{text.size()} >> (8 * b));
-  }
-  return head + text;
+  return FormatLength(text.size()) + text;
 }
 
 struct Head {
@@ -71,13 +99,10 @@ struct Head {
 };
 
 std::optional<Head> ParseHead(const std::string& text) {
-  uint64_t length = 0;
   if (text.size() < kLengthBytes) {
     return std::nullopt;
   }
-  for (size_t b = kLengthBytes; b-- > 0;) {
-    length = length << 8 | static_cast<unsigned char>(text[b]);
-  }
+  const uint64_t length = ParseLength(text);
   if (length > text.size() - kLengthBytes) {
     return std::nullopt;
   }
@@ -88,6 +113,10 @@ std::optional<Head> ParseHead(const std::string& text) {
   Head head;
   head.bytes = kLengthBytes + length;
   for (const json& field : header["fields"]) {
+    if (field.is_object() && field.contains("encoded")) {
+      head.fields.push_back(PlaceType());
+      continue;
+    }
     if (!field.is_object() || !field.contains("type") || !field["type"].is_string() ||
         !field.contains("shape") || !field["shape"].is_array()) {
       return std::nullopt;
@@ -108,6 +137,11 @@ std::optional<Head> ParseHead(const std::string& text) {
   return head;
 }
 
+bool HasEncoded(const std::vector<TensorColumn>& tensors) {
+  return std::ranges::any_of(
+      tensors, [](const TensorColumn& tensor) { return tensor.decoder != nullptr; });
+}
+
 absl::StatusOr<std::shared_ptr<const RowStore>> OpenRows(const std::string& path,
                                                          const std::vector<TensorColumn>& tensors) {
   BRAID_ASSIGN_OR_RETURN(const auto file, DataFile::Open(path));
@@ -116,18 +150,42 @@ absl::StatusOr<std::shared_ptr<const RowStore>> OpenRows(const std::string& path
   if (!head.has_value() || head->fields.size() != tensors.size()) {
     return absl::DataLossError(absl::StrCat("'", path, "' has a damaged header"));
   }
-  const size_t bytes = static_cast<size_t>(file->bytes()) - head->bytes;
-  BRAID_ASSIGN_OR_RETURN(const auto range, MappedRange::Map(file, head->bytes, bytes));
+  size_t bytes = static_cast<size_t>(file->bytes()) - head->bytes;
+  size_t values_bytes = 0;
+  if (HasEncoded(tensors)) {
+    BRAID_ASSIGN_OR_RETURN(
+        const std::string end,
+        file->Read(std::max<int64_t>(0, file->bytes() - int64_t{kLengthBytes}), kLengthBytes));
+    values_bytes = end.size() == kLengthBytes ? ParseLength(end) : bytes;
+    if (bytes < kLengthBytes || values_bytes > bytes - kLengthBytes) {
+      return absl::DataLossError(absl::StrCat("'", path, "' has a damaged end"));
+    }
+    bytes -= values_bytes + kLengthBytes;
+  }
+  BRAID_ASSIGN_OR_RETURN(const auto values, MappedRange::Map(file, head->bytes, values_bytes));
+  BRAID_ASSIGN_OR_RETURN(const auto range,
+                         MappedRange::Map(file, head->bytes + values_bytes, bytes));
   size_t stride = 0;
+  for (const RowType& field : head->fields) {
+    stride += *RowBytes(field);
+  }
+  size_t first = 0;
   std::vector<RowStore::Field> fields;
   for (size_t f = 0; f < tensors.size(); ++f) {
-    // The values were converted when they were packed.
-    const TensorColumn packed{tensors[f].name, tensors[f].columns};
-    fields.push_back({packed, head->fields[f], range->data() + stride, 0, range});
-    stride += *RowBytes(head->fields[f]);
-  }
-  for (RowStore::Field& field : fields) {
-    field.stride = stride;
+    RowStore::Field& field = fields.emplace_back();
+    if (tensors[f].decoder != nullptr) {
+      field.tensor = tensors[f];
+      field.encoded = std::make_shared<const EncodedValues>(range, first, stride, values,
+                                                            tensors[f].files);
+    } else {
+      // The values were converted when they were packed.
+      field.tensor = {tensors[f].name, tensors[f].columns};
+      field.stored = head->fields[f];
+      field.first = range->data() + first;
+      field.stride = stride;
+      field.range = range;
+    }
+    first += *RowBytes(head->fields[f]);
   }
   if (stride == 0 || bytes == 0 || bytes % stride != 0) {
     return absl::DataLossError(absl::StrCat(
@@ -136,16 +194,39 @@ absl::StatusOr<std::shared_ptr<const RowStore>> OpenRows(const std::string& path
   return std::make_shared<RowStore>(static_cast<int64_t>(bytes / stride), std::move(fields));
 }
 
-// Tensors of one batch, converted as the job asks.
-absl::StatusOr<std::vector<HostTensor>> TensorsOf(const arrow::RecordBatch& batch,
-                                                  const std::vector<TensorColumn>& tensors,
-                                                  int64_t first_row) {
-  std::vector<HostTensor> read;
-  for (const TensorColumn& tensor : tensors) {
-    BRAID_ASSIGN_OR_RETURN(HostTensor one, ReadTensor(batch, tensor, first_row));
-    read.push_back(std::move(one));
+// Writes the encoded values of a column. Returns their places. `*values_bytes`: written so far.
+absl::StatusOr<HostTensor> PackValues(const arrow::Array& column, uint64_t* values_bytes,
+                                      FileSink* sink) {
+  HostTensor places;
+  places.type = PlaceType().type;
+  places.shape = {column.length(), 2};
+  places.bytes = static_cast<size_t>(column.length()) * sizeof(EncodedValues::Place);
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char> memory, AllocateHost(places.bytes));
+  for (int64_t row = 0; row < column.length(); ++row) {
+    const std::optional<absl::string_view> value = BytesOfRow(column, row);
+    const EncodedValues::Place place{*values_bytes, value.has_value()
+                                                        ? uint64_t{value->size()}
+                                                        : EncodedValues::Place::kNull};
+    std::memcpy(memory.get() + static_cast<size_t>(row) * sizeof(place), &place, sizeof(place));
+    if (value.has_value()) {
+      BRAID_RETURN_IF_ERROR(sink->Write(*value));
+      *values_bytes += value->size();
+    }
   }
-  return read;
+  places.data = memory.get();
+  places.owner = memory;
+  return places;
+}
+
+// Appends a file and removes it.
+absl::Status MoveInto(FileSink* sink, const std::string& path) {
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  BRAID_ASSIGN_OR_RETURN(const auto file, DataFile::Open(path));
+  for (int64_t offset = 0; offset < file->bytes(); offset += int64_t{kPieceBytes}) {
+    BRAID_ASSIGN_OR_RETURN(const std::string piece, file->Read(offset, kPieceBytes));
+    BRAID_RETURN_IF_ERROR(sink->Write(piece));
+  }
+  return RemoveTree(path);
 }
 
 // Interleaves the rows of the tensors.
@@ -163,6 +244,9 @@ std::string PackRows(const std::vector<HostTensor>& tensors, size_t stride) {
   }
   return packed;
 }
+
+// File for the rows of a file that is being written, until the encoded values are complete.
+std::string RowsPath(const std::string& path) { return absl::StrCat(path, ".rows.tmp"); }
 
 struct PackedFile {
   std::string path;
@@ -236,6 +320,7 @@ absl::StatusOr<std::shared_ptr<const RowStore>> RowCache::Rows(
   if (!packed.ok()) {
     // Gives the space back. The error of packing matters more.
     RemoveTree(temporary).IgnoreError();
+    RemoveTree(RowsPath(temporary)).IgnoreError();
   }
   const absl::MutexLock lock(&mu_);
   packing_.erase(path);
@@ -284,10 +369,15 @@ absl::StatusOr<int64_t> RowCache::Pack(DataSource* source, const std::vector<Ten
                                        const std::string& path,
                                        const PackProgress& progress) const {
   BRAID_ASSIGN_OR_RETURN(FileSink sink, FileSink::Create(path));
+  std::optional<FileSink> rows_sink;
+  if (HasEncoded(tensors)) {
+    BRAID_ASSIGN_OR_RETURN(rows_sink, FileSink::Create(RowsPath(path)));
+  }
   BRAID_ASSIGN_OR_RETURN(auto rows, source->Scan({.columns = ColumnsToRead(tensors)}));
   ReadAhead scan(std::move(rows));
   std::vector<RowType> fields;
   size_t stride = 0;
+  uint64_t values_bytes = 0;
   int64_t row = 0;
   while (true) {
     BRAID_RETURN_IF_ERROR(progress(row));
@@ -295,29 +385,41 @@ absl::StatusOr<int64_t> RowCache::Pack(DataSource* source, const std::vector<Ten
     if (batch == nullptr) {
       break;
     }
-    BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> columns, TensorsOf(*batch, tensors, row));
+    // Reads the tensors before the head is written, which needs their types.
+    std::vector<HostTensor> columns(tensors.size());
+    std::vector<RowType> types;
+    for (size_t f = 0; f < tensors.size(); ++f) {
+      if (tensors[f].decoder == nullptr) {
+        BRAID_ASSIGN_OR_RETURN(columns[f], ReadTensor(*batch, tensors[f], row));
+      }
+      types.push_back(tensors[f].decoder == nullptr ? RowTypeOf(columns[f]) : PlaceType());
+    }
     if (fields.empty()) {
-      for (const HostTensor& column : columns) {
-        fields.push_back(RowTypeOf(column));
-        stride += *RowBytes(fields.back());
+      fields = types;
+      for (const RowType& field : fields) {
+        stride += *RowBytes(field);
       }
       if (stride == 0) {
         return absl::InvalidArgumentError("rows without elements (expected at least one element)");
       }
-      BRAID_RETURN_IF_ERROR(sink.Write(HeadOf(fields)));
+      BRAID_RETURN_IF_ERROR(sink.Write(HeadOf(fields, tensors)));
     }
     for (size_t f = 0; f < fields.size(); ++f) {
       // Lists of one batch have the same length, but batches may differ.
-      if (RowTypeOf(columns[f]) != fields[f]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("column '", tensors[f].columns.front(), "', row ", row, ": ",
-                         RowTypeString(RowTypeOf(columns[f])), " (expected ",
-                         RowTypeString(fields[f]), ", as in row 0)"));
+      if (types[f] != fields[f]) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "column '", tensors[f].columns.front(), "', row ", row, ": ", RowTypeString(types[f]),
+            " (expected ", RowTypeString(fields[f]), ", as in row 0)"));
+      }
+      if (tensors[f].decoder != nullptr) {
+        BRAID_ASSIGN_OR_RETURN(
+            columns[f], PackValues(*batch->GetColumnByName(tensors[f].columns.front()),
+                                   &values_bytes, &sink));
       }
     }
-    BRAID_RETURN_IF_ERROR(sink.Write(PackRows(columns, stride)));
+    BRAID_RETURN_IF_ERROR((rows_sink ? *rows_sink : sink).Write(PackRows(columns, stride)));
     row += batch->num_rows();
-    if (sink.bytes() > max_bytes_) {
+    if (sink.bytes() + (rows_sink ? rows_sink->bytes() : 0) > max_bytes_) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the packed rows exceed the cache of ", max_bytes_,
                        " bytes (expected fewer columns or rows, or a larger cache)"));
@@ -325,6 +427,11 @@ absl::StatusOr<int64_t> RowCache::Pack(DataSource* source, const std::vector<Ten
   }
   if (row == 0) {
     return absl::InvalidArgumentError("no rows (expected at least one)");
+  }
+  if (rows_sink.has_value()) {
+    BRAID_RETURN_IF_ERROR(rows_sink->Finish());
+    BRAID_RETURN_IF_ERROR(MoveInto(&sink, RowsPath(path)));
+    BRAID_RETURN_IF_ERROR(sink.Write(FormatLength(values_bytes)));
   }
   BRAID_RETURN_IF_ERROR(sink.Finish());
   return sink.bytes();

@@ -5,8 +5,11 @@
 // operating system's page cache keeps what fits into memory.
 //
 //   <key>.rows:  8 bytes    length of the header, little-endian
-//                header     JSON: {"fields": [{"type": "FP32", "shape": [784]}]}
-//                rows       fields of a row one after the other, without gaps
+//                header     JSON: {"fields": [{"type": "FP32", "shape": [784]}, {"encoded": true}]}
+//                values     bytes of encoded fields, one after the other
+//                rows       fields of a row one after the other, without gaps; of an encoded field
+//                           the EncodedValues::Place
+//                8 bytes    length of `values`; only with encoded fields
 #pragma once
 
 #include <cstdint>
@@ -40,7 +43,8 @@ class RowCache {
   static absl::StatusOr<std::unique_ptr<RowCache>> Open(std::string directory, int64_t max_bytes);
 
   // Returns random access to columns of the source: packs the rows of a table, unless it did so
-  // before, and maps arrays where they are, unless a tensor joins several. Blocks until a table is
+  // before, and maps arrays where they are, unless a tensor joins several. Packs encoded values as
+  // they are, and of values that are files their paths. Blocks until a table is
   // packed, by this call or by another one that needs the same rows. Different tables are packed at
   // the same time. INVALID_ARGUMENT names the column and row of a null, of a value that cannot be
   // converted and of lists with different lengths; RESOURCE_EXHAUSTED if the rows exceed the limit

@@ -1,6 +1,8 @@
 #include "server/data/row_store.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -10,10 +12,36 @@
 
 namespace braid {
 
+namespace {
+
+// Bytes of a row, with a guess for sizes that differ between batches.
+size_t EstimatedBytes(RowType row) {
+  constexpr int64_t kGuess = 512;
+  std::ranges::replace(row.shape, kUnknownDim, kGuess);
+  return RowBytes(row).value_or(0);
+}
+
+}  // namespace
+
 RowStore::RowStore(int64_t rows, std::vector<Field> fields)
     : rows_(rows), fields_(std::move(fields)) {
   for (const Field& field : fields_) {
-    row_bytes_ += *RowBytes({field.tensor.TargetType(field.stored.type), field.stored.shape});
+    const TensorColumn& tensor = field.tensor;
+    if (field.encoded == nullptr) {
+      tensors_.push_back(
+          {tensor.name, {tensor.TargetType(field.stored.type), field.stored.shape}});
+      continue;
+    }
+    const EncodedValues* const values = field.encoded.get();
+    encoded_.push_back({tensor.columns.front(), tensor.name, tensor.decoder.get(),
+                        [values](int64_t row, std::string* storage) {
+                          return values->Read(row, storage);
+                        },
+                        [values](int64_t row) { return values->Describe(row); }});
+    std::ranges::copy(TensorsOf(*tensor.decoder, tensor.name), std::back_inserter(tensors_));
+  }
+  for (const Decoder::Output& tensor : tensors_) {
+    row_bytes_ += EstimatedBytes(tensor.row);
   }
 }
 
@@ -21,25 +49,49 @@ size_t RowStore::stored_bytes() const {
   std::set<const MappedRange*> ranges;
   size_t bytes = 0;
   for (const Field& field : fields_) {
-    bytes += ranges.insert(field.range.get()).second ? field.range->bytes() : 0;
+    if (field.encoded != nullptr) {
+      bytes += field.encoded->bytes();
+    } else {
+      bytes += ranges.insert(field.range.get()).second ? field.range->bytes() : 0;
+    }
   }
   return bytes;
 }
 
 void RowStore::ExpectRandomAccess() const {
   for (const Field& field : fields_) {
-    field.range->ExpectRandomAccess();
+    if (field.encoded != nullptr) {
+      field.encoded->ExpectRandomAccess();
+    } else {
+      field.range->ExpectRandomAccess();
+    }
   }
 }
 
-absl::StatusOr<std::vector<HostTensor>> RowStore::Gather(absl::Span<const int64_t> rows) const {
+absl::StatusOr<std::vector<HostTensor>> RowStore::Gather(absl::Span<const int64_t> rows,
+                                                         const DecodeSeed& seed,
+                                                         std::vector<SkippedRow>* skipped) const {
+  std::vector<int64_t> kept(rows.begin(), rows.end());
+  BRAID_ASSIGN_OR_RETURN(std::vector<std::vector<HostTensor>> decoded,
+                         DecodeColumns(encoded_, seed, &kept, skipped));
   std::vector<HostTensor> tensors;
+  if (kept.empty()) {
+    return tensors;
+  }
+  auto next = decoded.begin();
   for (const Field& field : fields_) {
-    BRAID_ASSIGN_OR_RETURN(HostTensor tensor, GatherField(field, rows));
+    if (field.encoded != nullptr) {
+      std::ranges::move(*next++, std::back_inserter(tensors));
+      BRAID_RETURN_IF_ERROR(field.encoded->Check());
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(HostTensor tensor, GatherField(field, kept));
     tensors.push_back(std::move(tensor));
   }
   for (const Field& field : fields_) {
-    BRAID_RETURN_IF_ERROR(field.range->Check());
+    if (field.encoded == nullptr) {
+      BRAID_RETURN_IF_ERROR(field.range->Check());
+    }
   }
   return tensors;
 }

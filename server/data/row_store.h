@@ -14,14 +14,17 @@
 #include "server/data/column.h"
 #include "server/data/data_file.h"
 #include "server/data/data_source.h"
+#include "server/data/encoded/decode_rows.h"
+#include "server/data/encoded/encoded_values.h"
 #include "server/data/tensor_column.h"
+#include "server/decode/decoder.h"
 
 namespace braid {
 
-// Rows in mapped files. Thread-safe.
+// Rows in mapped files, and encoded values that become rows. Thread-safe.
 class RowStore {
  public:
-  // One tensor of each row.
+  // One tensor of each row; with a decoder, all tensors that it returns.
   struct Field {
     TensorColumn tensor;
     RowType stored;
@@ -29,14 +32,20 @@ class RowStore {
     const char* first = nullptr;
     size_t stride = 0;
     std::shared_ptr<const MappedRange> range;
+    // Set, instead of the members after `tensor`, if `tensor` has a decoder.
+    std::shared_ptr<const EncodedValues> encoded = nullptr;
   };
 
   // Requires fields with known shapes within their ranges.
   RowStore(int64_t rows, std::vector<Field> fields);
 
   int64_t rows() const { return rows_; }
-  // Bytes of one row of all tensors that Gather() returns.
+  // Bytes of one row of all tensors that Gather() returns; an estimate if a shape is unknown.
   size_t row_bytes() const { return row_bytes_; }
+  // Names and types of the tensors that Gather() returns, in their order.
+  const std::vector<Decoder::Output>& tensors() const { return tensors_; }
+  // True if rows are decoded, which takes long.
+  bool decodes() const { return !encoded_.empty(); }
 
   // Bytes of all rows in the files.
   size_t stored_bytes() const;
@@ -44,16 +53,21 @@ class RowStore {
   // useful if the files do not fit into memory.
   void ExpectRandomAccess() const;
 
-  // Copies the rows into one tensor per field, in their order, converted as the fields ask. Blocks
-  // on the disk. ABORTED if a file changed; INVALID_ARGUMENT names the row of a value that cannot
-  // be converted.
-  absl::StatusOr<std::vector<HostTensor>> Gather(absl::Span<const int64_t> rows) const;
+  // Copies the rows into the tensors of each field, in their order, converted and decoded as the
+  // fields ask. Blocks on the disk. ABORTED if a file changed; INVALID_ARGUMENT names the row of a
+  // value that cannot be converted or decoded. With `skipped`, rows that cannot be decoded are left
+  // out and appended to it instead. Returns no tensors if no rows are left.
+  absl::StatusOr<std::vector<HostTensor>> Gather(absl::Span<const int64_t> rows,
+                                                 const DecodeSeed& seed = {},
+                                                 std::vector<SkippedRow>* skipped = nullptr) const;
 
  private:
   absl::StatusOr<HostTensor> GatherField(const Field& field, absl::Span<const int64_t> rows) const;
 
   const int64_t rows_;
   const std::vector<Field> fields_;
+  std::vector<EncodedColumn> encoded_;  // of the fields with decoders
+  std::vector<Decoder::Output> tensors_;
   size_t row_bytes_ = 0;
 };
 

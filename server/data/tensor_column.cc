@@ -34,6 +34,24 @@ absl::Status CheckJoined(const Column& column, const Column& first, const Tensor
   return absl::OkStatus();
 }
 
+absl::StatusOr<RowType> DecodedRowType(const Column& column, const TensorColumn& tensor) {
+  if (tensor.columns.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("decodes ", tensor.columns.size(),
+                                                   " columns (expected one, with the bytes)"));
+  }
+  if (!column.bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("column '", column.name, "' has type ", column.arrow_type,
+                     " (expected bytes or strings, which are decoded)"));
+  }
+  for (const Decoder::Output& output : tensor.decoder->outputs()) {
+    if (output.input.empty()) {
+      return output.row;
+    }
+  }
+  return absl::InternalError(absl::StrCat("no decoded tensor for '", tensor.name, "'"));
+}
+
 // Copies elements of T to every `stride`-th element of `target`.
 template <typename T>
 void Scatter(const char* source, int64_t count, size_t stride, char* target) {
@@ -89,12 +107,16 @@ absl::StatusOr<RowType> TensorRowType(const std::vector<Column>& columns,
   }
   BRAID_ASSIGN_OR_RETURN(const std::vector<int> indices, ColumnIndices(columns, tensor.columns));
   const Column& first = columns[static_cast<size_t>(indices.front())];
+  if (tensor.decoder != nullptr) {
+    return DecodedRowType(first, tensor);
+  }
   for (const int index : indices) {
     const Column& column = columns[static_cast<size_t>(index)];
     if (!column.row.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat("column '", column.name, "' has type ", column.arrow_type,
-                       " (expected numbers, booleans or lists of them)"));
+                       column.bytes ? " (expected numbers, or decode: how bytes become numbers)"
+                                    : " (expected numbers, booleans or lists of them)"));
     }
     if (indices.size() > 1) {
       BRAID_RETURN_IF_ERROR(CheckJoined(column, first, tensor));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "arrow/type_fwd.h"
 #include "server/base/host_tensor.h"
 #include "server/data/column.h"
+#include "server/data/encoded/file_reader.h"
+#include "server/decode/decoder.h"
 
 namespace braid {
 
@@ -23,6 +26,10 @@ struct TensorColumn {
   std::optional<DataType> type = std::nullopt;
   // Factor, for floating-point types, as x.to(type) * scale in PyTorch.
   double scale = 1;
+  // Turns the column's bytes into the tensor, and possibly others; null: the column has the numbers.
+  std::shared_ptr<const Decoder> decoder = nullptr;
+  // Reads the files that the column names; null: the column has the bytes.
+  std::shared_ptr<const FileReader> files = nullptr;
 
   // Returns the type of the tensor for a column of type `from`.
   DataType TargetType(DataType from) const { return type.value_or(from); }
@@ -30,7 +37,7 @@ struct TensorColumn {
 
 // Returns the type of the tensor's rows. INVALID_ARGUMENT if a column is unknown or is not a
 // tensor, if several columns are not numbers of one type, or for a scale of a type that is not
-// floating point.
+// floating point; with a decoder, if there are several columns or the rows are not bytes.
 absl::StatusOr<RowType> TensorRowType(const std::vector<Column>& columns,
                                       const TensorColumn& tensor);
 
@@ -40,6 +47,7 @@ std::vector<std::string> ColumnsToRead(const std::vector<TensorColumn>& tensors)
 // Returns the rows of a batch as a tensor, converted as `tensor` asks. Shares the batch's memory if
 // nothing must be converted. Requires the columns that TensorRowType() accepts. `first_row` and
 // errors as in ToTensor() and ConvertTensor().
+// Requires a tensor without decoder.
 absl::StatusOr<HostTensor> ReadTensor(const arrow::RecordBatch& batch, const TensorColumn& tensor,
                                       int64_t first_row);
 

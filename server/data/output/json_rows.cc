@@ -37,15 +37,17 @@ void AppendFloat(T value, std::string* out) {
   out->append(text.data(), end);
 }
 
-arrow::Status AppendValue(const arrow::Array& array, int64_t row, std::string* out);
+arrow::Status AppendValue(const arrow::Array& array, int64_t row, size_t max_binary_bytes,
+                          std::string* out);
 
-arrow::Status AppendList(const arrow::Array& values, int64_t begin, int64_t end, std::string* out) {
+arrow::Status AppendList(const arrow::Array& values, int64_t begin, int64_t end,
+                         size_t max_binary_bytes, std::string* out) {
   out->push_back('[');
   for (int64_t i = begin; i < end; ++i) {
     if (i > begin) {
       out->push_back(',');
     }
-    ARROW_RETURN_NOT_OK(AppendValue(values, i, out));
+    ARROW_RETURN_NOT_OK(AppendValue(values, i, max_binary_bytes, out));
   }
   out->push_back(']');
   return arrow::Status::OK();
@@ -57,27 +59,35 @@ auto ValueOf(const arrow::Array& array, int64_t row) {
 }
 
 template <typename ListType>
-arrow::Status AppendListOf(const arrow::Array& array, int64_t row, std::string* out) {
+arrow::Status AppendListOf(const arrow::Array& array, int64_t row, size_t max_binary_bytes,
+                           std::string* out) {
   const auto& list = static_cast<const ListType&>(array);
   return AppendList(*list.values(), list.value_offset(row),
-                    list.value_offset(row) + list.value_length(row), out);
+                    list.value_offset(row) + list.value_length(row), max_binary_bytes, out);
 }
 
-arrow::Status AppendStruct(const arrow::StructArray& array, int64_t row, std::string* out) {
+arrow::Status AppendStruct(const arrow::StructArray& array, int64_t row, size_t max_binary_bytes,
+                           std::string* out) {
   out->push_back('{');
   for (int f = 0; f < array.num_fields(); ++f) {
     absl::StrAppend(out, f == 0 ? "" : ",", Quoted(array.struct_type()->field(f)->name()), ":");
-    ARROW_RETURN_NOT_OK(AppendValue(*array.field(f), row, out));
+    ARROW_RETURN_NOT_OK(AppendValue(*array.field(f), row, max_binary_bytes, out));
   }
   out->push_back('}');
   return arrow::Status::OK();
 }
 
-void AppendBinary(std::string_view bytes, std::string* out) {
-  absl::StrAppend(out, "\"", absl::Base64Escape({bytes.data(), bytes.size()}), "\"");
+void AppendBinary(std::string_view bytes, size_t max_binary_bytes, std::string* out) {
+  const std::string_view shown = bytes.substr(0, max_binary_bytes);
+  absl::StrAppend(out, "\"", absl::Base64Escape({shown.data(), shown.size()}));
+  if (shown.size() < bytes.size()) {
+    absl::StrAppend(out, "… (", bytes.size(), " bytes)");
+  }
+  out->push_back('"');
 }
 
-arrow::Status AppendValue(const arrow::Array& array, int64_t row, std::string* out) {
+arrow::Status AppendValue(const arrow::Array& array, int64_t row, size_t max_binary_bytes,
+                          std::string* out) {
   if (array.IsNull(row)) {
     out->append("null");
     return arrow::Status::OK();
@@ -128,27 +138,28 @@ arrow::Status AppendValue(const arrow::Array& array, int64_t row, std::string* o
       out->append(Quoted(static_cast<const arrow::LargeStringArray&>(array).GetView(row)));
       break;
     case arrow::Type::LIST:
-      return AppendListOf<arrow::ListArray>(array, row, out);
+      return AppendListOf<arrow::ListArray>(array, row, max_binary_bytes, out);
     case arrow::Type::LARGE_LIST:
-      return AppendListOf<arrow::LargeListArray>(array, row, out);
+      return AppendListOf<arrow::LargeListArray>(array, row, max_binary_bytes, out);
     case arrow::Type::FIXED_SIZE_LIST:
-      return AppendListOf<arrow::FixedSizeListArray>(array, row, out);
+      return AppendListOf<arrow::FixedSizeListArray>(array, row, max_binary_bytes, out);
     case arrow::Type::MAP:
-      return AppendListOf<arrow::MapArray>(array, row, out);
+      return AppendListOf<arrow::MapArray>(array, row, max_binary_bytes, out);
     case arrow::Type::STRUCT:
-      return AppendStruct(static_cast<const arrow::StructArray&>(array), row, out);
+      return AppendStruct(static_cast<const arrow::StructArray&>(array), row, max_binary_bytes, out);
     case arrow::Type::BINARY:
-      AppendBinary(static_cast<const arrow::BinaryArray&>(array).GetView(row), out);
+      AppendBinary(static_cast<const arrow::BinaryArray&>(array).GetView(row), max_binary_bytes, out);
       break;
     case arrow::Type::LARGE_BINARY:
-      AppendBinary(static_cast<const arrow::LargeBinaryArray&>(array).GetView(row), out);
+      AppendBinary(static_cast<const arrow::LargeBinaryArray&>(array).GetView(row), max_binary_bytes, out);
       break;
     case arrow::Type::FIXED_SIZE_BINARY:
-      AppendBinary(static_cast<const arrow::FixedSizeBinaryArray&>(array).GetView(row), out);
+      AppendBinary(static_cast<const arrow::FixedSizeBinaryArray&>(array).GetView(row), max_binary_bytes, out);
       break;
     case arrow::Type::DICTIONARY: {
       const auto& encoded = static_cast<const arrow::DictionaryArray&>(array);
-      return AppendValue(*encoded.dictionary(), encoded.GetValueIndex(row), out);
+      return AppendValue(*encoded.dictionary(), encoded.GetValueIndex(row), max_binary_bytes,
+                         out);
     }
     default: {
       // Dates, decimals and others as Arrow prints them.
@@ -161,7 +172,8 @@ arrow::Status AppendValue(const arrow::Array& array, int64_t row, std::string* o
 
 }  // namespace
 
-JsonRows::JsonRows(const arrow::Schema& schema) {
+JsonRows::JsonRows(const arrow::Schema& schema, size_t max_binary_bytes)
+    : max_binary_bytes_(max_binary_bytes) {
   for (const std::string& name : schema.field_names()) {
     keys_.push_back(absl::StrCat(keys_.empty() ? "{" : ",", Quoted(name), ":"));
   }
@@ -171,7 +183,8 @@ absl::Status JsonRows::Append(const arrow::RecordBatch& batch, int64_t row,
                               std::string* out) const {
   for (int c = 0; c < batch.num_columns(); ++c) {
     out->append(keys_[static_cast<size_t>(c)]);
-    if (const arrow::Status status = AppendValue(*batch.column(c), row, out); !status.ok()) {
+    const arrow::Status status = AppendValue(*batch.column(c), row, max_binary_bytes_, out);
+    if (!status.ok()) {
       return FromArrow(status, "format column", batch.column_name(c));
     }
   }

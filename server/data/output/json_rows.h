@@ -1,7 +1,9 @@
 // Rows as JSON objects.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -16,13 +18,16 @@ namespace braid {
 // become strings. Immutable. Thread-safe.
 class JsonRows {
  public:
-  // Requires at least one column.
-  explicit JsonRows(const arrow::Schema& schema);
+  // Requires at least one column. Of longer binary values, the first `max_binary_bytes` are followed
+  // by their number: "/9j/4AAQ… (1234 bytes)".
+  explicit JsonRows(const arrow::Schema& schema,
+                    size_t max_binary_bytes = std::numeric_limits<size_t>::max());
 
   // Appends a row of a batch to `out`. UNIMPLEMENTED for a type that cannot be printed.
   absl::Status Append(const arrow::RecordBatch& batch, int64_t row, std::string* out) const;
 
  private:
+  const size_t max_binary_bytes_;
   std::vector<std::string> keys_;  // text before each value: '{"first":', ',"second":', …
 };
 

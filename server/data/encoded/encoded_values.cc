@@ -1,0 +1,49 @@
+#include "server/data/encoded/encoded_values.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/status.h"
+#include "server/base/text.h"
+
+namespace braid {
+
+absl::StatusOr<absl::string_view> EncodedValues::ValueOf(int64_t row) const {
+  Place place;
+  std::memcpy(&place, places_->data() + first_ + static_cast<size_t>(row) * stride_, sizeof(place));
+  if (place.length == Place::kNull) {
+    return absl::InvalidArgumentError("null (expected a value)");
+  }
+  if (place.begin > values_->bytes() || place.length > values_->bytes() - place.begin) {
+    return absl::DataLossError(
+        absl::StrCat("a value ends at byte ", place.begin + place.length, " of the packed rows (",
+                     "expected at most ", values_->bytes(), ")"));
+  }
+  return absl::string_view(values_->data() + place.begin, place.length);
+}
+
+absl::StatusOr<absl::string_view> EncodedValues::Read(int64_t row, std::string* storage) const {
+  BRAID_ASSIGN_OR_RETURN(const absl::string_view value, ValueOf(row));
+  if (files_ == nullptr) {
+    return value;
+  }
+  BRAID_ASSIGN_OR_RETURN(*storage, files_->Read(value));
+  return absl::string_view(*storage);
+}
+
+std::string EncodedValues::Describe(int64_t row) const {
+  const absl::StatusOr<absl::string_view> value = ValueOf(row);
+  return files_ == nullptr || !value.ok() ? "" : InFile(*value);
+}
+
+absl::Status EncodedValues::Check() const {
+  BRAID_RETURN_IF_ERROR(places_->Check());
+  return values_->Check();
+}
+
+std::string InFile(absl::string_view path) {
+  constexpr size_t kMaxShownBytes = 512;
+  return absl::StrCat(" (file '", Excerpt(path, kMaxShownBytes), "')");
+}
+
+}  // namespace braid

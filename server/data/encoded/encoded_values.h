@@ -1,0 +1,64 @@
+// Random access to the encoded values of a column, such as images.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/data/data_file.h"
+#include "server/data/encoded/file_reader.h"
+
+namespace braid {
+
+// Values in a mapped file: the bytes themselves, or the paths of the files that have them.
+// Thread-safe.
+class EncodedValues {
+ public:
+  // Place of a value in a file of packed rows. Little-endian, as the machine.
+  struct Place {
+    static constexpr uint64_t kNull = ~uint64_t{0};  // length of a null
+
+    uint64_t begin = 0;  // from the start of `values`
+    uint64_t length = 0;
+  };
+
+  // Row r has its Place at first + r * stride of `places`. `files`: nullptr: `values` has the bytes.
+  EncodedValues(std::shared_ptr<const MappedRange> places, size_t first, size_t stride,
+                std::shared_ptr<const MappedRange> values, std::shared_ptr<const FileReader> files)
+      : places_(std::move(places)),
+        first_(first),
+        stride_(stride),
+        values_(std::move(values)),
+        files_(std::move(files)) {}
+
+  // Returns the bytes of a row, which stay valid as long as the object and `*storage`. Blocks on
+  // the disk. INVALID_ARGUMENT for a null, errors of FileReader, DATA_LOSS for a damaged file.
+  absl::StatusOr<absl::string_view> Read(int64_t row, std::string* storage) const;
+  // Returns " (file 'cat/1.jpg')" for a row whose bytes are in a file of their own; else "".
+  std::string Describe(int64_t row) const;
+  // ABORTED if the mapped file changed.
+  absl::Status Check() const;
+  // Tells the system that rows are read in random order.
+  void ExpectRandomAccess() const { values_->ExpectRandomAccess(); }
+  // Bytes of all values in the mapped file.
+  size_t bytes() const { return values_->bytes(); }
+
+ private:
+  // Returns the value in the mapped file.
+  absl::StatusOr<absl::string_view> ValueOf(int64_t row) const;
+
+  const std::shared_ptr<const MappedRange> places_;
+  const size_t first_;
+  const size_t stride_;
+  const std::shared_ptr<const MappedRange> values_;
+  const std::shared_ptr<const FileReader> files_;
+};
+
+// Returns " (file 'cat/1.jpg')", with an excerpt of the path.
+std::string InFile(absl::string_view path);
+
+}  // namespace braid

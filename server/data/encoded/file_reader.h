@@ -1,0 +1,33 @@
+// Small files that rows of a data set name, such as images.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace braid {
+
+// Keeps no file open. Immutable. Thread-safe.
+class FileReader {
+ public:
+  // Size of the largest file that Read() accepts.
+  static constexpr int64_t kMaxBytes = int64_t{256} << 20;
+
+  // Relative paths start at `directory`. Files outside of `roots` are not read.
+  FileReader(std::string directory, std::vector<std::string> roots)
+      : directory_(std::move(directory)), roots_(std::move(roots)) {}
+
+  // Reads a file. NOT_FOUND if it does not exist; INVALID_ARGUMENT if it leaves the roots, is not a
+  // regular file or is too large. Errors name the path.
+  absl::StatusOr<std::string> Read(absl::string_view path) const;
+
+ private:
+  const std::string directory_;
+  const std::vector<std::string> roots_;
+};
+
+}  // namespace braid

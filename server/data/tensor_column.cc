@@ -8,10 +8,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "arrow/array.h"
 #include "arrow/record_batch.h"
 #include "arrow/type.h"
 #include "server/base/status.h"
 #include "server/data/data_source.h"
+#include "server/data/encoded/bytes_column.h"
+#include "server/data/encoded/encoded_values.h"
 #include "server/data/tensor_conversion.h"
 
 namespace braid {
@@ -164,6 +167,32 @@ absl::StatusOr<HostTensor> ReadTensor(const arrow::RecordBatch& batch, const Ten
   }
   result.name = tensor.name;
   return result;
+}
+
+EncodedColumn ColumnOfBatch(const TensorColumn& tensor,
+                            const std::shared_ptr<arrow::RecordBatch>& batch, int64_t first_row) {
+  const std::string& name = tensor.columns.front();
+  const std::shared_ptr<arrow::Array> values = batch->GetColumnByName(name);
+  const auto value = [values, first_row](int64_t row) {
+    return BytesOfRow(*values, row - first_row);
+  };
+  const std::shared_ptr<const FileReader> files = tensor.files;
+  return {name, tensor.name, tensor.decoder.get(),
+          [value, files](int64_t row, std::string* storage) -> absl::StatusOr<absl::string_view> {
+            const std::optional<absl::string_view> bytes = value(row);
+            if (!bytes.has_value()) {
+              return absl::InvalidArgumentError("null (expected a value)");
+            }
+            if (files == nullptr) {
+              return *bytes;
+            }
+            BRAID_ASSIGN_OR_RETURN(*storage, files->Read(*bytes));
+            return absl::string_view(*storage);
+          },
+          [value, files](int64_t row) {
+            const std::optional<absl::string_view> path = value(row);
+            return files == nullptr || !path.has_value() ? "" : InFile(*path);
+          }};
 }
 
 }  // namespace braid

@@ -11,6 +11,7 @@
 #include "arrow/type_fwd.h"
 #include "server/base/host_tensor.h"
 #include "server/data/column.h"
+#include "server/data/encoded/decode_rows.h"
 #include "server/data/encoded/file_reader.h"
 #include "server/decode/decoder.h"
 
@@ -50,5 +51,9 @@ std::vector<std::string> ColumnsToRead(const std::vector<TensorColumn>& tensors)
 // Requires a tensor without decoder.
 absl::StatusOr<HostTensor> ReadTensor(const arrow::RecordBatch& batch, const TensorColumn& tensor,
                                       int64_t first_row);
+
+// Returns access to the encoded rows of a batch, for DecodeColumns(). Requires a tensor with a decoder.
+EncodedColumn ColumnOfBatch(const TensorColumn& tensor,
+                            const std::shared_ptr<arrow::RecordBatch>& batch, int64_t first_row);
 
 }  // namespace braid

@@ -42,10 +42,12 @@ absl::Status CheckInput(const TensorColumn& tensor, const RowType& row, const Te
                                      "job cannot set it)"));
   }
   if (row.type != spec.type) {
-    return InvalidField(absl::StrCat(field, ".datatype"),
+    const bool decoded = tensor.decoder != nullptr;
+    return InvalidField(absl::StrCat(field, decoded ? ".decode" : ".datatype"),
                         absl::StrCat(Columns(tensor), " is ", DataTypeName(row.type), " (expected ",
-                                     DataTypeName(spec.type), " for input '", spec.name,
-                                     "'; set the datatype to convert)"));
+                                     DataTypeName(spec.type), " for input '", spec.name, "'; ",
+                                     decoded ? "add to_float to the transforms)"
+                                             : "set the datatype to convert)"));
   }
   const std::vector<int64_t> dims = RowShape(config, spec);
   if (!Fits(row.shape, dims)) {
@@ -54,6 +56,31 @@ absl::Status CheckInput(const TensorColumn& tensor, const RowType& row, const Te
         absl::StrCat("a row of ", Columns(tensor), " is ", RowTypeString(row), " (expected ",
                      RowTypeString({spec.type, dims}), " for input '", spec.name, "')"));
   }
+  return absl::OkStatus();
+}
+
+// Checks a tensor that a decoder makes besides the one of its column, and marks its input as fed.
+absl::Status CheckDecoded(const Decoder::Output& output, const ModelConfig& config,
+                          const std::string& field, std::vector<bool>* given) {
+  const auto spec = std::ranges::find(config.inputs, output.input, &TensorSpec::name);
+  if (spec == config.inputs.end()) {
+    return InvalidField(absl::StrCat(field, ".decode"),
+                        absl::StrCat("model '", config.name, "' has no input '",
+                                     Excerpt(output.input), "' for the decoded tensor"));
+  }
+  const std::vector<int64_t> dims = RowShape(config, *spec);
+  if (output.row.type != spec->type || !Fits(output.row.shape, dims)) {
+    return InvalidField(absl::StrCat(field, ".decode"),
+                        absl::StrCat("a row of '", output.input, "' is ", RowTypeString(output.row),
+                                     " (expected ", RowTypeString({spec->type, dims}), ")"));
+  }
+  const auto index = static_cast<size_t>(spec - config.inputs.begin());
+  if ((*given)[index]) {
+    return InvalidField(absl::StrCat(field, ".decode"),
+                        absl::StrCat("input '", output.input, "' gets a column and a decoded tensor "
+                                     "(expected one of them)"));
+  }
+  (*given)[index] = true;
   return absl::OkStatus();
 }
 
@@ -79,6 +106,19 @@ absl::Status CheckInputColumns(const std::vector<NamedColumns>& lists, const Mod
       }
       given[static_cast<size_t>(spec - config.inputs.begin())] = true;
       BRAID_RETURN_IF_ERROR(CheckInput(list.tensors[i], list.rows[i], *spec, config, field));
+    }
+  }
+  for (const NamedColumns& list : lists) {
+    for (size_t i = 0; i < list.tensors.size(); ++i) {
+      if (list.tensors[i].decoder == nullptr) {
+        continue;
+      }
+      for (const Decoder::Output& output : list.tensors[i].decoder->outputs()) {
+        if (!output.input.empty()) {
+          BRAID_RETURN_IF_ERROR(
+              CheckDecoded(output, config, absl::StrCat(list.field, "[", i, "]"), &given));
+        }
+      }
     }
   }
   for (size_t i = 0; i < given.size(); ++i) {

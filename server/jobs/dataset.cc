@@ -1,15 +1,124 @@
 #include "server/jobs/dataset.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "arrow/record_batch.h"
 #include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/data/encoded/bytes_column.h"
+#include "server/data/encoded/decode_rows.h"
+#include "server/data/encoded/file_reader.h"
 #include "server/storage/checksum.h"
 
 namespace braid {
 namespace {
+
+// Returns the field of an entry of the list "inputs" or "targets".
+std::string FieldOfColumn(const DatasetOptions& options, absl::string_view list, size_t index) {
+  return options.columns_field.empty()
+             ? options.path_field
+             : absl::StrCat(options.columns_field, ".", list, "[", index, "]");
+}
+
+// Returns the field of an entry whose decoding is wrong.
+std::string FieldOfDecode(const DatasetOptions& options, absl::string_view list, size_t index) {
+  return options.decode_field.empty()
+             ? FieldOfColumn(options, list, index)
+             : absl::StrCat(options.decode_field, ".", list, "[", index, "]");
+}
+
+const Column* FindColumn(const DataSource& source, const TensorColumn& tensor) {
+  if (tensor.columns.size() != 1) {
+    return nullptr;
+  }
+  const auto found =
+      std::ranges::find(source.columns(), tensor.columns.front(), &Column::name);
+  return found == source.columns().end() ? nullptr : &*found;
+}
+
+// Makes the decoders of a dataset's columns.
+class DecoderMaker {
+ public:
+  // `folder`: where relative paths in the rows start.
+  DecoderMaker(const DatasetOptions& options, const DataDirectories& directories,
+               std::string folder, Dataset* dataset)
+      : options_(options),
+        dataset_(dataset),
+        directories_(options.decode_directories),
+        files_(std::make_shared<const FileReader>(folder, directories.roots)) {
+    directories_.push_back(std::move(folder));
+  }
+
+  // Adds the decoder of a column of bytes. `input`: one of the model, which may have its own.
+  absl::Status Add(const ColumnDecode& decode, bool input, const std::string& field,
+                   TensorColumn* tensor) {
+    const Column* const column = FindColumn(*dataset_->source, *tensor);
+    const bool wanted = decode.spec || decode.evaluation || decode.paths;
+    if (!wanted && (column == nullptr || !column->bytes)) {
+      return absl::OkStatus();
+    }
+    if (column != nullptr) {
+      const std::string path_column = dataset_->source->PathColumn(column->name);
+      if (!path_column.empty()) {
+        tensor->columns = {path_column};
+      }
+      tensor->files = decode.paths || !path_column.empty() ? files_ : nullptr;
+    }
+    BRAID_ASSIGN_OR_RETURN(tensor->decoder, Choose(decode, input, field, *tensor));
+    if (tensor->decoder != nullptr && (tensor->type.has_value() || tensor->scale != 1)) {
+      return InvalidField(absl::StrCat(field, ".datatype"),
+                          absl::StrCat("given for '", Excerpt(tensor->name),
+                                       "', which is decoded (expected none: add to_float to the "
+                                       "transforms)"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  using MadeDecoder = absl::StatusOr<std::shared_ptr<const Decoder>>;
+
+  // Returns null if there is no decoder, which is an error of the column.
+  MadeDecoder Choose(const ColumnDecode& decode, bool input, const std::string& field,
+                     const TensorColumn& tensor) {
+    const std::string own_field = absl::StrCat(field, ".decode");
+    if (options_.evaluation && decode.evaluation) {
+      return MakeDecoder(*decode.evaluation, directories_,
+                         absl::StrCat(field, ".evaluation_decode"));
+    }
+    if (decode.spec && !options_.evaluation) {
+      return MakeDecoder(*decode.spec, directories_, own_field);
+    }
+    if (input && options_.model != nullptr) {
+      BRAID_ASSIGN_OR_RETURN(const ModelConfig config, options_.model());
+      const auto spec = std::ranges::find(config.inputs, tensor.name, &TensorSpec::name);
+      if (spec != config.inputs.end() && spec->decoder != nullptr) {
+        absl::StrAppend(&dataset_->decoding, tensor.name, "\n", spec->decode_json, "\n");
+        return spec->decoder;
+      }
+    }
+    if (!decode.spec) {
+      return decode.paths ? MadeDecoder(InvalidField(
+                                own_field, absl::StrCat("no image or text (expected one of them, "
+                                                        "because the model has no decode.",
+                                                        Excerpt(tensor.name), ")")))
+                          : nullptr;
+    }
+    if (IsRandom(*decode.spec)) {
+      return InvalidField(absl::StrCat(field, ".evaluation_decode"),
+                          "missing (expected transforms that are not random, because those of "
+                          "decode are)");
+    }
+    return MakeDecoder(*decode.spec, directories_, own_field);
+  }
+
+  const DatasetOptions& options_;
+  Dataset* const dataset_;
+  std::vector<std::string> directories_;  // of tokenizers
+  const std::shared_ptr<const FileReader> files_;
+};
 
 absl::StatusOr<std::vector<RowType>> RowTypesOf(const DataSource& source,
                                                 const std::vector<TensorColumn>& tensors,
@@ -19,28 +128,51 @@ absl::StatusOr<std::vector<RowType>> RowTypesOf(const DataSource& source,
   for (size_t i = 0; i < tensors.size(); ++i) {
     absl::StatusOr<RowType> row = TensorRowType(source.columns(), tensors[i]);
     if (!row.ok()) {
-      return InField(options.columns_field.empty()
-                         ? options.path_field
-                         : absl::StrCat(options.columns_field, ".", list, "[", i, "]"),
-                     row.status());
+      return InField(FieldOfColumn(options, list, i), row.status());
     }
     rows.push_back(*std::move(row));
   }
   return rows;
 }
 
+absl::Status CheckFirstRowOf(const DatasetOptions& options, const Dataset& dataset,
+                             const std::vector<TensorColumn>& tensors, absl::string_view list) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorColumn& tensor = tensors[i];
+    if (tensor.decoder == nullptr) {
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<RowScan> scan,
+                           dataset.source->Scan({.columns = tensor.columns, .batch_rows = 1}));
+    BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<arrow::RecordBatch> batch, scan->Next());
+    if (batch == nullptr) {
+      return absl::OkStatus();  // Rows are counted elsewhere.
+    }
+    std::vector<int64_t> rows = {0};
+    std::vector<SkippedRow> skipped;
+    const EncodedColumn column = ColumnOfBatch(tensor, batch, 0);
+    const absl::Status decoded =
+        DecodeColumns({column}, {}, &rows, options.skip_unreadable ? &skipped : nullptr).status();
+    if (!decoded.ok()) {
+      return InField(FieldOfColumn(options, list, i), decoded);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::Status CheckSameData(const DatasetOptions& options, const DataSource& source,
+absl::Status CheckSameData(const DatasetOptions& options, const Dataset& dataset,
                            std::string* identity) {
-  const std::string found = ChecksumOf(source.Identity());
+  const std::string found = ChecksumOf(dataset.source->Identity() + dataset.decoding);
   if (identity->empty()) {
     *identity = found;
   }
   if (*identity != found) {
     return absl::FailedPreconditionError(
-        absl::StrCat(options.path_field, ": '", Excerpt(options.path),
-                     "' has changed since the job started (expected the same file)"));
+        absl::StrCat(options.path_field, ": '", Excerpt(options.path), "' ",
+                     dataset.decoding.empty() ? "has" : "or the model's decode parameters have",
+                     " changed since the job started (expected the same file)"));
   }
   return absl::OkStatus();
 }
@@ -50,11 +182,32 @@ absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,
   Dataset dataset;
   BRAID_ASSIGN_OR_RETURN(dataset.source,
                          OpenDataSource(options.path, directories, options.path_field));
+  BRAID_ASSIGN_OR_RETURN(std::string folder,
+                         FolderOf(options.path, directories.roots, options.path_field));
+  dataset.input_columns = options.inputs;
+  dataset.target_columns = options.targets;
+  DecoderMaker maker(options, directories, std::move(folder), &dataset);
+  const ColumnDecode none;
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    BRAID_RETURN_IF_ERROR(
+        maker.Add(i < options.input_decode.size() ? options.input_decode[i] : none,
+                  /*input=*/true, FieldOfDecode(options, "inputs", i), &dataset.input_columns[i]));
+  }
+  for (size_t i = 0; i < options.targets.size(); ++i) {
+    BRAID_RETURN_IF_ERROR(maker.Add(
+        i < options.target_decode.size() ? options.target_decode[i] : none,
+        /*input=*/false, FieldOfDecode(options, "targets", i), &dataset.target_columns[i]));
+  }
   BRAID_ASSIGN_OR_RETURN(dataset.inputs,
-                         RowTypesOf(*dataset.source, options.inputs, options, "inputs"));
+                         RowTypesOf(*dataset.source, dataset.input_columns, options, "inputs"));
   BRAID_ASSIGN_OR_RETURN(dataset.targets,
-                         RowTypesOf(*dataset.source, options.targets, options, "targets"));
+                         RowTypesOf(*dataset.source, dataset.target_columns, options, "targets"));
   return dataset;
+}
+
+absl::Status CheckFirstRow(const DatasetOptions& options, const Dataset& dataset) {
+  BRAID_RETURN_IF_ERROR(CheckFirstRowOf(options, dataset, dataset.input_columns, "inputs"));
+  return CheckFirstRowOf(options, dataset, dataset.target_columns, "targets");
 }
 
 }  // namespace braid

@@ -1,8 +1,10 @@
 #include "server/jobs/dataset_batches.h"
 
+#include <algorithm>
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,8 +28,9 @@ constexpr absl::string_view kSplitField = "spec.train.validation_split";
 
 class LoaderStream final : public BatchStream {
  public:
-  LoaderStream(std::unique_ptr<BatchLoader> loader, const DatasetOptions& data)
-      : loader_(std::move(loader)), inputs_(data.inputs.size()), field_(data.path_field) {}
+  // `inputs`: tensors of a batch that are inputs; the others are targets.
+  LoaderStream(std::unique_ptr<BatchLoader> loader, size_t inputs, std::string field)
+      : loader_(std::move(loader)), inputs_(inputs), field_(std::move(field)) {}
 
   absl::StatusOr<std::optional<TrainingBatch>> Next() override {
     absl::StatusOr<std::optional<BatchLoader::Batch>> loaded = loader_->Next();
@@ -41,6 +44,7 @@ class LoaderStream final : public BatchStream {
     TrainingBatch batch;
     batch.rows = tensors.front().rows();
     batch.waited = (*loaded)->waited;
+    batch.skipped = std::move((*loaded)->skipped);
     const auto targets = tensors.begin() + static_cast<std::ptrdiff_t>(inputs_);
     batch.inputs.assign(std::make_move_iterator(tensors.begin()), std::make_move_iterator(targets));
     batch.targets.assign(std::make_move_iterator(targets), std::make_move_iterator(tensors.end()));
@@ -127,9 +131,13 @@ absl::StatusOr<std::shared_ptr<const WeightedDraw>> ReadDraw(JobContext* context
 
 absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* identity) {
   BRAID_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options_.data, directories_));
-  BRAID_RETURN_IF_ERROR(CheckSameData(options_.data, *dataset.source, identity));
-  std::vector<TensorColumn> tensors = options_.data.inputs;
-  tensors.insert(tensors.end(), options_.data.targets.begin(), options_.data.targets.end());
+  BRAID_RETURN_IF_ERROR(CheckSameData(options_.data, dataset, identity));
+  std::vector<TensorColumn> tensors = dataset.input_columns;
+  inputs_ = 0;
+  for (const TensorColumn& input : dataset.input_columns) {
+    inputs_ += input.decoder == nullptr ? 1 : input.decoder->outputs().size();
+  }
+  tensors.insert(tensors.end(), dataset.target_columns.begin(), dataset.target_columns.end());
   absl::StatusOr<std::shared_ptr<const RowStore>> store =
       cache_->Rows(dataset.source.get(), tensors, PackingLog(context, dataset.source->KnownRows()));
   if (!store.ok()) {
@@ -158,7 +166,14 @@ absl::StatusOr<std::unique_ptr<BatchStream>> DatasetBatches::Open(int64_t first)
                               .first_batch = first,
                               .end_batch = std::numeric_limits<int64_t>::max(),
                               .threads = options_.threads,
-                              .max_bytes = options_.max_bytes};
+                              .max_bytes = options_.max_bytes,
+                              .seed = options_.seed,
+                              .skip_unreadable = options_.data.skip_unreadable};
+  if (loader.threads == 0) {
+    // Copying rows takes little time, decoding takes all cores.
+    loader.threads =
+        store_->decodes() ? std::max(2, static_cast<int>(std::thread::hardware_concurrency())) : 2;
+  }
   if (options_.evaluation) {
     loader.end_batch =
         BatchLoader::BatchesPerEpoch(order_->size(), options_.batch_size, /*drop_last=*/false);
@@ -167,7 +182,7 @@ absl::StatusOr<std::unique_ptr<BatchStream>> DatasetBatches::Open(int64_t first)
   if (!batches.ok()) {
     return InField(options_.data.path_field, batches.status());
   }
-  return std::make_unique<LoaderStream>(*std::move(batches), options_.data);
+  return std::make_unique<LoaderStream>(*std::move(batches), inputs_, options_.data.path_field);
 }
 
 absl::Status DatasetBatches::CheckUnchanged() {
@@ -175,7 +190,7 @@ absl::Status DatasetBatches::CheckUnchanged() {
     return absl::OkStatus();
   }
   BRAID_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options_.data, directories_));
-  return CheckSameData(options_.data, *dataset.source, &packed_identity_);
+  return CheckSameData(options_.data, dataset, &packed_identity_);
 }
 
 int64_t DatasetBatches::DatasetRow(int64_t batch, int64_t row) const {

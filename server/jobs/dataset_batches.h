@@ -40,8 +40,9 @@ class DatasetBatches final : public BatchSource {
     // Column of sample weights; empty: none. Rows are then drawn with replacement.
     std::string weight_column = {};
 
-    // Threads of a stream, and limit on the bytes of its batches that are loaded ahead.
-    int threads = 2;
+    // Threads of a stream, and limit on the bytes of its batches that are loaded ahead. 0 threads: one
+    // per core if rows are decoded, else 2.
+    int threads = 0;
     size_t max_bytes = size_t{64} << 20;
   };
 
@@ -70,6 +71,7 @@ class DatasetBatches final : public BatchSource {
 
   // Set by Rows().
   std::string packed_identity_;  // empty: arrays, whose reads check the files
+  size_t inputs_ = 0;            // tensors of a batch that are inputs
   // Null before Rows().
   std::shared_ptr<const RowStore> store_;
   std::shared_ptr<const RowOrder> order_;

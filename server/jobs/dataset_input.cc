@@ -1,7 +1,10 @@
 #include "server/jobs/dataset_input.h"
 
 #include <algorithm>
+#include <atomic>
+#include <iterator>
 #include <optional>
+#include <thread>
 
 #include "absl/time/clock.h"
 #include "arrow/record_batch.h"
@@ -10,6 +13,9 @@
 #include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/data/arrow_status.h"
+#include "server/data/encoded/decode_rows.h"
+#include "server/data/encoded/row_assembly.h"
+#include "server/data/load_ahead.h"
 #include "server/data/read_ahead.h"
 #include "server/data/tensor_column.h"
 #include "server/data/tensor_conversion.h"
@@ -17,13 +23,19 @@
 namespace braid {
 namespace {
 
+using Batch = std::shared_ptr<arrow::RecordBatch>;
+
 // Small batches are joined until they have this size, which is about that of a large one.
 constexpr int64_t kMaxJoinedBytes = int64_t{16} << 20;
+// Decoded bytes of the rows of one request, and requests that are decoded ahead.
+constexpr size_t kMaxDecodedBytes = size_t{64} << 20;
+constexpr size_t kDecodedAhead = 3;
+// Rows that a thread decodes at a time.
+constexpr int64_t kPartRows = 8;
 
 // Returns the columns without the metadata of the file's schema, which describes other columns,
 // too.
-std::shared_ptr<const arrow::RecordBatch> SelectKept(const arrow::RecordBatch& batch,
-                                                     const std::vector<std::string>& keep) {
+Batch SelectKept(const arrow::RecordBatch& batch, const std::vector<std::string>& keep) {
   std::vector<std::shared_ptr<arrow::Field>> fields;
   std::vector<std::shared_ptr<arrow::Array>> columns;
   for (const std::string& name : keep) {
@@ -39,8 +51,11 @@ std::shared_ptr<const arrow::RecordBatch> SelectKept(const arrow::RecordBatch& b
 std::vector<RowType> TypesOf(const arrow::RecordBatch& batch,
                              const std::vector<TensorColumn>& tensors) {
   std::vector<RowType> types;
-  const std::shared_ptr<arrow::RecordBatch> first = batch.Slice(0, 1);
+  const Batch first = batch.Slice(0, 1);
   for (const TensorColumn& tensor : tensors) {
+    if (tensor.decoder != nullptr) {
+      continue;
+    }
     const absl::StatusOr<HostTensor> row = ReadTensor(*first, tensor, 0);
     if (!row.ok()) {
       return {};
@@ -50,43 +65,13 @@ std::vector<RowType> TypesOf(const arrow::RecordBatch& batch,
   return types;
 }
 
-// Cuts and joins the batches of a scan.
-class ScanStream final : public RowStream {
+// Cuts and joins the batches of a scan. Thread-compatible.
+class BatchCutter {
  public:
-  // `options` outlives the stream.
-  ScanStream(std::unique_ptr<RowScan> scan, int64_t first_row, const DatasetInput::Options& options)
-      : scan_(std::move(scan)), next_row_(first_row), options_(options) {}
-
-  absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) override {
-    const absl::Time start = absl::Now();
-    const absl::StatusOr<Batch> taken = Take(max_rows);
-    if (!taken.ok()) {
-      return InField(options_.data.path_field, taken.status());
-    }
-    const Batch& batch = *taken;
-    if (batch == nullptr) {
-      return std::nullopt;
-    }
-    InputRows rows;
-    rows.waited = absl::Now() - start;
-    rows.first = next_row_;
-    rows.count = batch->num_rows();
-    for (const TensorColumn& input : options_.data.inputs) {
-      absl::StatusOr<HostTensor> tensor = ReadTensor(*batch, input, next_row_);
-      if (!tensor.ok()) {
-        return InField(options_.data.path_field, tensor.status());
-      }
-      rows.inputs.push_back(*std::move(tensor));
-    }
-    if (!options_.keep.empty()) {
-      rows.kept = SelectKept(*batch, options_.keep);
-    }
-    next_row_ += rows.count;
-    return rows;
-  }
-
- private:
-  using Batch = std::shared_ptr<arrow::RecordBatch>;
+  // `inputs` and `path` outlive the object.
+  BatchCutter(std::unique_ptr<RowScan> scan, const std::vector<TensorColumn>& inputs,
+              const std::string& path)
+      : scan_(std::move(scan)), inputs_(inputs), path_(path) {}
 
   // Returns the next rows: a slice of one batch, or a copy of slices of several small ones. Null at
   // the end.
@@ -108,28 +93,314 @@ class ScanStream final : public RowStream {
     if (pieces.size() <= 1) {
       return pieces.empty() ? nullptr : pieces.front();
     }
-    return FromArrow(arrow::ConcatenateRecordBatches(pieces), "join rows of", options_.data.path);
+    return FromArrow(arrow::ConcatenateRecordBatches(pieces), "join rows of", path_);
   }
 
+ private:
   // Returns true if the inputs of both batches have the same shape: their lists may have other
   // lengths.
   bool Join(const arrow::RecordBatch& a, const arrow::RecordBatch& b) const {
-    return TypesOf(a, options_.data.inputs) == TypesOf(b, options_.data.inputs);
+    return TypesOf(a, inputs_) == TypesOf(b, inputs_);
   }
 
   ReadAhead scan_;
-  int64_t next_row_;
-  const DatasetInput::Options& options_;
+  const std::vector<TensorColumn>& inputs_;
+  const std::string& path_;
   Batch rest_;  // of the last batch of the scan
+};
+
+// What the streams read.
+struct StreamData {
+  const DatasetInput::Options& options;
+  const std::vector<TensorColumn>& inputs;  // with their decoders
+
+  absl::Status InData(const absl::Status& status) const {
+    return InField(options.data.path_field, status);
+  }
+};
+
+// Rows whose columns have numbers.
+class ScanStream final : public RowStream {
+ public:
+  ScanStream(std::unique_ptr<RowScan> scan, int64_t first_row, const StreamData& data)
+      : cutter_(std::move(scan), data.inputs, data.options.data.path),
+        next_row_(first_row),
+        data_(data) {}
+
+  absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) override {
+    const absl::Time start = absl::Now();
+    const absl::StatusOr<Batch> taken = cutter_.Take(max_rows);
+    if (!taken.ok()) {
+      return data_.InData(taken.status());
+    }
+    const Batch& batch = *taken;
+    if (batch == nullptr) {
+      return std::nullopt;
+    }
+    InputRows rows;
+    rows.waited = absl::Now() - start;
+    rows.first = next_row_;
+    rows.count = batch->num_rows();
+    for (const TensorColumn& input : data_.inputs) {
+      absl::StatusOr<HostTensor> tensor = ReadTensor(*batch, input, next_row_);
+      if (!tensor.ok()) {
+        return data_.InData(tensor.status());
+      }
+      rows.inputs.push_back(*std::move(tensor));
+    }
+    if (!data_.options.keep.empty()) {
+      rows.kept = SelectKept(*batch, data_.options.keep);
+    }
+    next_row_ += rows.count;
+    return rows;
+  }
+
+ private:
+  BatchCutter cutter_;
+  int64_t next_row_;
+  const StreamData data_;
+};
+
+// Rows that were decoded.
+struct DecodedRows {
+  int64_t first = 0;                // row of the dataset, which may be one that was left out
+  std::vector<int64_t> rows;        // of the dataset, without those that were left out
+  std::vector<SkippedRow> skipped;  // ascending
+  std::vector<HostTensor> inputs;
+  Batch kept;  // null: no columns are kept
+};
+
+// Returns the rows of a batch with these indices, which ascend.
+absl::StatusOr<Batch> TakeBatchRows(const Batch& batch, const std::vector<int64_t>& indices) {
+  std::vector<Batch> runs;
+  for (size_t begin = 0; begin < indices.size();) {
+    size_t end = begin + 1;
+    while (end < indices.size() && indices[end] == indices[end - 1] + 1) {
+      ++end;
+    }
+    runs.push_back(batch->Slice(indices[begin], static_cast<int64_t>(end - begin)));
+    begin = end;
+  }
+  return runs.empty() ? absl::StatusOr<Batch>(batch->Slice(0, 0))
+                      : FromArrow(arrow::ConcatenateRecordBatches(runs), "join", "rows");
+}
+
+// Decodes the rows of one batch.
+class DecodeTask final : public LoadAhead<DecodedRows>::Task {
+ public:
+  static absl::StatusOr<std::unique_ptr<DecodeTask>> Create(const StreamData& data, Batch batch,
+                                                            int64_t first_row) {
+    std::unique_ptr<DecodeTask> task(new DecodeTask(data, std::move(batch), first_row));
+    if (task->parts_ > 1) {
+      BRAID_ASSIGN_OR_RETURN(task->assembly_,
+                             RowAssembly::Create(task->decoded_, task->batch_->num_rows(),
+                                                 kPartRows));
+    }
+    return task;
+  }
+
+  int parts() const override { return parts_; }
+
+  absl::Status Run(int part) override {
+    Part& own = results_[static_cast<size_t>(part)];
+    const int64_t begin = parts_ == 1 ? 0 : part * kPartRows;
+    const int64_t end =
+        parts_ == 1 ? batch_->num_rows() : std::min(batch_->num_rows(), begin + kPartRows);
+    for (int64_t row = begin; row < end; ++row) {
+      own.rows.push_back(first_row_ + row);
+    }
+    BRAID_ASSIGN_OR_RETURN(
+        std::vector<std::vector<HostTensor>> columns,
+        DecodeColumns(encoded_, {}, &own.rows,
+                      data_.options.data.skip_unreadable ? &own.skipped : nullptr));
+    std::vector<HostTensor> tensors;
+    for (std::vector<HostTensor>& column : columns) {
+      std::ranges::move(column, std::back_inserter(tensors));
+    }
+    if (own.rows.empty()) {
+      tensors.clear();
+    }
+    if (parts_ > 1) {
+      assembly_->Put(part, tensors);
+    } else {
+      tensors_ = std::move(tensors);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<DecodedRows> Finish() override {
+    DecodedRows decoded;
+    decoded.first = first_row_;
+    decoded.inputs = parts_ > 1 ? assembly_->Take() : std::move(tensors_);
+    for (Part& part : results_) {
+      std::ranges::copy(part.rows, std::back_inserter(decoded.rows));
+      std::ranges::move(part.skipped, std::back_inserter(decoded.skipped));
+    }
+    std::ranges::sort(decoded.skipped, {}, &SkippedRow::row);
+    Batch rest = batch_;
+    if (!decoded.skipped.empty()) {
+      std::vector<int64_t> indices;
+      for (const int64_t row : decoded.rows) {
+        indices.push_back(row - first_row_);
+      }
+      BRAID_ASSIGN_OR_RETURN(rest, TakeBatchRows(batch_, indices));
+    }
+    for (const TensorColumn& input : data_.inputs) {
+      if (input.decoder == nullptr && !decoded.rows.empty()) {
+        BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadTensor(*rest, input, first_row_));
+        decoded.inputs.push_back(std::move(tensor));
+      }
+    }
+    if (!data_.options.keep.empty()) {
+      decoded.kept = SelectKept(*rest, data_.options.keep);
+    }
+    return decoded;
+  }
+
+ private:
+  struct Part {
+    std::vector<int64_t> rows;
+    std::vector<SkippedRow> skipped;
+  };
+
+  DecodeTask(const StreamData& data, Batch batch, int64_t first_row)
+      : data_(data), batch_(std::move(batch)), first_row_(first_row) {
+    for (const TensorColumn& input : data_.inputs) {
+      if (input.decoder != nullptr) {
+        encoded_.push_back(ColumnOfBatch(input, batch_, first_row_));
+        std::ranges::move(TensorsOf(*input.decoder, input.name), std::back_inserter(decoded_));
+      }
+    }
+    parts_ = RowAssembly::Parts(decoded_, batch_->num_rows(), kPartRows);
+    results_.resize(static_cast<size_t>(parts_));
+  }
+
+  const StreamData data_;
+  const Batch batch_;
+  const int64_t first_row_;
+  std::vector<EncodedColumn> encoded_;
+  std::vector<Decoder::Output> decoded_;  // tensors of all encoded columns
+  int parts_ = 1;
+  std::vector<Part> results_;
+  std::optional<RowAssembly> assembly_;  // for several parts
+  std::vector<HostTensor> tensors_;      // of one part
+};
+
+// Rows that are decoded ahead, by all cores.
+class DecodedStream final : public RowStream {
+ public:
+  DecodedStream(std::unique_ptr<RowScan> scan, int64_t first_row, const StreamData& data)
+      : data_(data),
+        cutter_(std::move(scan), data.inputs, data.options.data.path),
+        next_row_(first_row) {
+    size_t bytes = 1;
+    for (const TensorColumn& input : data.inputs) {
+      if (input.decoder != nullptr) {
+        for (const Decoder::Output& output : input.decoder->outputs()) {
+          bytes += RowBytes(output.row).value_or(0);
+        }
+      }
+    }
+    limit_ = std::max<int64_t>(1, static_cast<int64_t>(kMaxDecodedBytes / bytes));
+  }
+
+  absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) override {
+    const absl::Time start = absl::Now();
+    max_rows_ = std::min(max_rows, limit_);
+    if (ahead_ == nullptr) {  // The number of rows is known from here on.
+      ahead_ = std::make_unique<LoadAhead<DecodedRows>>(
+          "decoder", std::max(2, static_cast<int>(std::thread::hardware_concurrency())),
+          kDecodedAhead, [this] { return MakeTask(); });
+    }
+    // Rows that were left out belong to the readable rows after them.
+    std::vector<SkippedRow> skipped;
+    int64_t first = -1;
+    while (rest_.rows.empty()) {
+      absl::StatusOr<std::optional<DecodedRows>> decoded = ahead_->Next();
+      if (!decoded.ok()) {
+        return data_.InData(decoded.status());
+      }
+      if (!decoded->has_value()) {
+        return skipped.empty() ? std::nullopt : std::optional(LeftOut(first, std::move(skipped)));
+      }
+      rest_ = *std::move(*decoded);
+      first = first < 0 ? rest_.first : first;
+      if (rest_.rows.empty()) {
+        std::ranges::move(rest_.skipped, std::back_inserter(skipped));
+      }
+    }
+    InputRows rows = Cut(std::min(max_rows, static_cast<int64_t>(rest_.rows.size())));
+    rows.first = first < 0 ? rows.first : first;
+    rows.skipped.insert(rows.skipped.begin(), std::make_move_iterator(skipped.begin()),
+                        std::make_move_iterator(skipped.end()));
+    rows.waited = absl::Now() - start;
+    return rows;
+  }
+
+ private:
+  // Called by one thread at a time.
+  absl::StatusOr<std::unique_ptr<LoadAhead<DecodedRows>::Task>> MakeTask() {
+    BRAID_ASSIGN_OR_RETURN(Batch batch, cutter_.Take(max_rows_));
+    if (batch == nullptr) {
+      return nullptr;
+    }
+    const int64_t first = next_row_;
+    next_row_ += batch->num_rows();
+    return DecodeTask::Create(data_, std::move(batch), first);
+  }
+
+  static InputRows LeftOut(int64_t first, std::vector<SkippedRow> skipped) {
+    InputRows rows;
+    rows.first = first;
+    rows.skipped = std::move(skipped);
+    return rows;
+  }
+
+  // Removes the first `count` rows of rest_, with the left-out ones up to the next row.
+  InputRows Cut(int64_t count) {
+    InputRows rows;
+    rows.first = rest_.first;
+    rows.count = count;
+    const auto total = static_cast<int64_t>(rest_.rows.size());
+    for (HostTensor& tensor : rest_.inputs) {
+      rows.inputs.push_back(SliceRows(tensor, 0, count));
+      tensor = SliceRows(tensor, count, total);
+    }
+    if (rest_.kept != nullptr) {
+      rows.kept = rest_.kept->Slice(0, count);
+      rest_.kept = rest_.kept->Slice(count);
+    }
+    rest_.rows.erase(rest_.rows.begin(), rest_.rows.begin() + count);
+    const auto later = std::ranges::find_if(rest_.skipped, [&](const SkippedRow& row) {
+      return !rest_.rows.empty() && row.row > rest_.rows.front();
+    });
+    rows.skipped.assign(std::make_move_iterator(rest_.skipped.begin()),
+                        std::make_move_iterator(later));
+    rest_.skipped.erase(rest_.skipped.begin(), later);
+    rest_.first = rows.end();
+    return rows;
+  }
+
+  const StreamData data_;
+  int64_t limit_ = 1;                 // rows of a request
+  std::atomic<int64_t> max_rows_{1};  // of the next batches
+  // Used by MakeTask().
+  BatchCutter cutter_;
+  int64_t next_row_;
+
+  DecodedRows rest_;  // that Next() has not returned yet
+  // Null before Next(). Last member: its threads use the others.
+  std::unique_ptr<LoadAhead<DecodedRows>> ahead_;
 };
 
 }  // namespace
 
 absl::StatusOr<int64_t> DatasetInput::Rows(std::string* identity) {
   BRAID_ASSIGN_OR_RETURN(Dataset dataset, OpenDataset(options_.data, directories_));
-  BRAID_RETURN_IF_ERROR(CheckSameData(options_.data, *dataset.source, identity));
+  BRAID_RETURN_IF_ERROR(CheckSameData(options_.data, dataset, identity));
   BRAID_RETURN_IF_ERROR(CheckKept(dataset.source->columns(), options_.keep));
   source_ = std::move(dataset.source);
+  inputs_ = std::move(dataset.input_columns);
   const absl::StatusOr<int64_t> rows = source_->Rows();
   if (!rows.ok()) {
     return InField(options_.data.path_field, rows.status());
@@ -141,7 +412,7 @@ absl::StatusOr<int64_t> DatasetInput::Rows(std::string* identity) {
 }
 
 absl::StatusOr<std::unique_ptr<RowStream>> DatasetInput::Open(int64_t first_row) {
-  std::vector<std::string> columns = ColumnsToRead(options_.data.inputs);
+  std::vector<std::string> columns = ColumnsToRead(inputs_);
   for (const std::string& name : options_.keep) {
     if (std::find(columns.begin(), columns.end(), name) == columns.end()) {
       columns.push_back(name);
@@ -152,7 +423,13 @@ absl::StatusOr<std::unique_ptr<RowStream>> DatasetInput::Open(int64_t first_row)
   if (!scan.ok()) {
     return InField(options_.data.path_field, scan.status());
   }
-  return std::make_unique<ScanStream>(*std::move(scan), first_row, options_);
+  const StreamData data{options_, inputs_};
+  const bool decodes = std::ranges::any_of(
+      inputs_, [](const TensorColumn& input) { return input.decoder != nullptr; });
+  if (decodes) {
+    return std::make_unique<DecodedStream>(*std::move(scan), first_row, data);
+  }
+  return std::make_unique<ScanStream>(*std::move(scan), first_row, data);
 }
 
 absl::Status DatasetInput::CheckKept(const std::vector<Column>& columns,

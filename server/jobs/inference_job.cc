@@ -30,12 +30,16 @@ absl::StatusOr<JobResult> InferenceJob::Run(JobContext* context) {
   JobResult result;
   result.output = memory_.output;
   result.rows = memory_.rows;
+  result.skipped_rows = memory_.skipped.Before(memory_.rows);
   return result;
 }
 
 absl::Status InferenceJob::WriteOutput(JobContext* context) {
-  BRAID_ASSIGN_OR_RETURN(const int64_t first_row, output_->Open());
+  BRAID_ASSIGN_OR_RETURN(output_rows_, output_->Open());
   BRAID_ASSIGN_OR_RETURN(progress_.total_rows, input_->Rows(&memory_.data));
+  memory_.skipped.Restart(output_rows_);
+  progress_.skipped_rows = memory_.skipped.Before(output_rows_);
+  const int64_t first_row = output_rows_ + progress_.skipped_rows;
   progress_.rows = progress_.durable_rows = first_row;
   context->Report(progress_);
   if (first_row < progress_.total_rows) {
@@ -43,7 +47,7 @@ absl::Status InferenceJob::WriteOutput(JobContext* context) {
     BRAID_RETURN_IF_ERROR(Score(context, first_row));
   }
   BRAID_ASSIGN_OR_RETURN(memory_.output, output_->Close());
-  memory_.rows = progress_.rows;
+  memory_.rows = output_rows_;
   context->AddLog(JobLogLevel::kInfo,
                   absl::StrCat("wrote ", memory_.rows, " rows to ", memory_.output));
   // After CleanUp(), only the memory tells that the output is this job's.
@@ -84,6 +88,14 @@ absl::Status InferenceJob::Score(JobContext* context, int64_t first_row) {
       BRAID_ASSIGN_OR_RETURN(const int64_t durable, output_->FinishPart());
       return SetDurable(context, durable);
     }
+    if (rows->count == 0) {  // The data ends with rows that are left out.
+      while (!requests.empty()) {
+        BRAID_RETURN_IF_ERROR(Collect(context, &requests));
+      }
+      BRAID_RETURN_IF_ERROR(AddSkipped(context, *rows));
+      progress_.rows = rows->end();
+      continue;
+    }
     while (requests.size() >= model_->max_in_flight()) {
       BRAID_RETURN_IF_ERROR(Collect(context, &requests));
     }
@@ -103,12 +115,25 @@ absl::Status InferenceJob::Collect(JobContext* context, Requests* requests) {
   const InputRows& rows = ended.context;
   if (!ended.result.ok()) {
     return absl::Status(ended.result.status().code(),
-                        absl::StrCat("rows ", rows.first, " to ", rows.first + rows.count - 1, ": ",
+                        absl::StrCat("rows ", rows.first, " to ", rows.end() - 1, ": ",
                                      ended.result.status().message()));
   }
+  BRAID_RETURN_IF_ERROR(AddSkipped(context, rows));
   BRAID_ASSIGN_OR_RETURN(const int64_t durable, output_->Write(rows, *ended.result));
-  progress_.rows = rows.first + rows.count;
+  output_rows_ += rows.count;
+  progress_.rows = rows.end();
   return SetDurable(context, durable);
+}
+
+absl::Status InferenceJob::AddSkipped(JobContext* context, const InputRows& rows) {
+  if (rows.skipped.empty()) {
+    return absl::OkStatus();
+  }
+  skipped_log_.Add(rows.skipped, context);
+  const int64_t position = output_rows_ + rows.count;
+  memory_.skipped.Add(position, static_cast<int64_t>(rows.skipped.size()));
+  progress_.skipped_rows = memory_.skipped.Before(position);
+  return context->Save(progress_, WriteMemory());
 }
 
 absl::Status InferenceJob::Stop(JobContext* context) {
@@ -120,8 +145,10 @@ absl::Status InferenceJob::Stop(JobContext* context) {
 }
 
 absl::Status InferenceJob::SetDurable(JobContext* context, int64_t rows) {
-  if (rows > progress_.durable_rows) {
-    progress_.durable_rows = rows;
+  if (const int64_t durable = rows + memory_.skipped.Before(rows);
+      durable > progress_.durable_rows) {
+    progress_.durable_rows = durable;
+    memory_.skipped.Forget(rows);
     return context->Save(progress_, WriteMemory());
   }
   context->Report(progress_);
@@ -141,6 +168,7 @@ absl::StatusOr<InferenceJob::Memory> InferenceJob::ReadMemory(const std::string&
   memory.version = json.value("version", int64_t{0});
   memory.output = json.value("output", std::string());
   memory.rows = json.value("rows", int64_t{0});
+  memory.skipped = SkippedRows::FromJson(json.value("skipped", nlohmann::json::array()));
   return memory;
 }
 
@@ -149,7 +177,8 @@ std::string InferenceJob::WriteMemory() const {
   return nlohmann::json{{"data", memory_.data},
                         {"version", memory_.version},
                         {"output", memory_.output},
-                        {"rows", memory_.rows}}
+                        {"rows", memory_.rows},
+                        {"skipped", memory_.skipped.ToJson()}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -15,20 +15,26 @@
 #include "absl/time/time.h"
 #include "server/base/host_tensor.h"
 #include "server/batching/inference_request.h"
+#include "server/data/encoded/decode_rows.h"
 #include "server/jobs/in_flight.h"
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
+#include "server/jobs/skipped_rows.h"
 
 namespace braid {
 
-// Rows [first, first + count) of a dataset.
+// Rows of a dataset from `first` on: `count` rows, and those that were left out among them.
 struct InputRows {
   int64_t first = 0;
-  int64_t count = 0;
+  int64_t count = 0;  // 0: only at the end of the data
+  std::vector<SkippedRow> skipped;
   std::vector<HostTensor> inputs;
   // Columns that are copied to the output, as the output reads them; nullptr: none.
   std::shared_ptr<const void> kept;
   absl::Duration waited;  // time that Next() waited for data
+
+  // Row of the dataset after these.
+  int64_t end() const { return first + count + static_cast<int64_t>(skipped.size()); }
 };
 
 // Rows of a dataset in their order. Thread-compatible.
@@ -105,6 +111,7 @@ class InferenceJob final : public Job {
     int64_t version = 0;  // 0: not chosen yet
     std::string output;   // absolute path; empty: not complete yet
     int64_t rows = 0;     // of the output
+    SkippedRows skipped;  // by row of the output
   };
   using Requests = InFlight<InferenceResult, InputRows>;
 
@@ -115,12 +122,14 @@ class InferenceJob final : public Job {
   absl::Status WriteOutput(JobContext* context);
   // Opens the version that an earlier run used, or the one that was asked for.
   absl::Status OpenModel(JobContext* context);
-  // Scores all rows from `first_row` on.
+  // Remembers the rows that are left out, before the rows after them are written.
+  absl::Status AddSkipped(JobContext* context, const InputRows& rows);
+  // Scores all rows from `first_row` of the dataset on.
   absl::Status Score(JobContext* context, int64_t first_row);
   // Writes the rows of the oldest request.
   absl::Status Collect(JobContext* context, Requests* requests);
   absl::Status Stop(JobContext* context);
-  // Records that `rows` are in complete parts, and shows the progress.
+  // Records that `rows` of the output are in complete parts, and shows the progress.
   absl::Status SetDurable(JobContext* context, int64_t rows);
 
   const int64_t version_;
@@ -131,7 +140,9 @@ class InferenceJob final : public Job {
   const bool crashed_;
 
   JobProgress progress_;
-  Memory memory_;  // set by Run()
+  Memory memory_;            // set by Run()
+  int64_t output_rows_ = 0;  // written
+  SkippedRowLog skipped_log_;
 };
 
 }  // namespace braid

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -15,7 +16,6 @@
 #include "server/data/batch_loader.h"
 #include "server/data/data_paths.h"
 #include "server/jobs/check_columns.h"
-#include "server/jobs/dataset_batches.h"
 #include "server/jobs/dataset_input.h"
 #include "server/jobs/file_output.h"
 #include "server/jobs/inference_job.h"
@@ -57,48 +57,34 @@ absl::Status QualifyTargets(const absl::Status& error) {
                                                       : error;
 }
 
-DatasetOptions TrainingData(const TrainingJobSpec& spec) {
-  return {spec.data.path, spec.data.inputs, spec.data.targets, "spec.train.data.path",
-          "spec.train.data"};
-}
-
-// Has the columns of the training data.
-DatasetOptions EvaluationData(const TrainingJobSpec& spec) {
-  return {spec.evaluation->path, spec.data.inputs, spec.data.targets, "spec.train.evaluation.path",
-          ""};
-}
-
-DatasetOptions InferenceData(const InferenceJobSpec& spec) {
-  return {spec.data.path, spec.data.inputs, {}, "spec.infer.data.path", "spec.infer.data"};
-}
-
-DatasetBatches::Options TrainingBatches(const TrainingJobSpec& spec) {
-  DatasetBatches::Options options{TrainingData(spec)};
-  options.batch_size = spec.plan.batch_size;
-  options.seed = spec.trainer.seed;
-  options.validation_split = spec.validation_split;
-  options.shuffle = spec.shuffle;
-  options.drop_last = spec.plan.drop_last;
-  options.weight_column = spec.weight_column;
-  return options;
-}
-
-// Requires spec.evaluation.
-DatasetBatches::Options EvaluationBatches(const TrainingJobSpec& spec) {
-  const bool other = !spec.evaluation->path.empty();
-  DatasetBatches::Options options{other ? EvaluationData(spec) : TrainingData(spec)};
-  options.batch_size = spec.evaluation->batch_size;
-  options.seed = spec.trainer.seed;
-  options.validation_split = other ? 0 : spec.validation_split;
-  options.evaluation = true;
+// Returns the data of a job on `model`, whose decoders apply to columns without their own.
+DatasetOptions DataOf(const JobData& data, const JobServices& services, const std::string& model,
+                      int64_t version, const std::string& field) {
+  DatasetOptions options{.path = data.path,
+                         .inputs = data.inputs,
+                         .targets = data.targets,
+                         .path_field = absl::StrCat(field, ".path"),
+                         .columns_field = field};
+  options.input_decode = data.input_decode;
+  options.target_decode = data.target_decode;
+  options.skip_unreadable = data.skip_unreadable;
+  options.model = [publisher = services.publisher, model, version] {
+    return publisher->FindConfig(model, version);
+  };
+  const std::filesystem::path folder = std::filesystem::path(services.model_repository) / model;
+  if (version != 0) {
+    options.decode_directories.push_back(folder / absl::StrCat(version));
+  }
+  options.decode_directories.push_back(folder);
   return options;
 }
 
 absl::Status CheckTrainingInputs(const TrainingJobSpec& spec, const Dataset& data,
                                  const ModelConfig& config) {
-  std::vector<NamedColumns> lists = {{"spec.train.data.inputs", spec.data.inputs, data.inputs}};
+  std::vector<NamedColumns> lists = {
+      {"spec.train.data.inputs", data.input_columns, data.inputs}};
   if (spec.trainer.loss_mode == LossMode::kModel) {  // The model takes the targets as inputs.
-    lists.push_back({"spec.train.data.targets", spec.data.targets, data.targets});
+    lists.push_back({"spec.train.data.targets", data.target_columns, data.targets});
   }
   return CheckInputColumns(lists, config);
 }
@@ -141,6 +127,48 @@ absl::Status CheckCycle(const ScheduleSpec& schedule, int64_t total_steps) {
 
 }  // namespace
 
+DatasetOptions JobMaker::TrainingData(const TrainingJobSpec& spec) const {
+  return DataOf(spec.data, services_, spec.trainer.model, spec.trainer.base_version,
+                "spec.train.data");
+}
+
+// Has the columns of the training data.
+DatasetOptions JobMaker::EvaluationData(const TrainingJobSpec& spec) const {
+  DatasetOptions options = TrainingData(spec);
+  options.evaluation = true;
+  if (!spec.evaluation->path.empty()) {
+    options.decode_field = options.columns_field;
+    options.path = spec.evaluation->path;
+    options.path_field = "spec.train.evaluation.path";
+    options.columns_field = "";
+  }
+  return options;
+}
+
+DatasetOptions JobMaker::InferenceData(const InferenceJobSpec& spec) const {
+  return DataOf(spec.data, services_, spec.model, spec.version, "spec.infer.data");
+}
+
+DatasetBatches::Options JobMaker::TrainingBatches(const TrainingJobSpec& spec) const {
+  DatasetBatches::Options options{TrainingData(spec)};
+  options.batch_size = spec.plan.batch_size;
+  options.seed = spec.trainer.seed;
+  options.validation_split = spec.validation_split;
+  options.shuffle = spec.shuffle;
+  options.drop_last = spec.plan.drop_last;
+  options.weight_column = spec.weight_column;
+  return options;
+}
+
+DatasetBatches::Options JobMaker::EvaluationBatches(const TrainingJobSpec& spec) const {
+  DatasetBatches::Options options{EvaluationData(spec)};
+  options.batch_size = spec.evaluation->batch_size;
+  options.seed = spec.trainer.seed;
+  options.validation_split = spec.evaluation->path.empty() ? spec.validation_split : 0;
+  options.evaluation = true;
+  return options;
+}
+
 absl::StatusOr<std::unique_ptr<Job>> JobMaker::Make(const JobRecord& record) {
   BRAID_ASSIGN_OR_RETURN(const JobSpec spec, read_spec_(record.id, record.spec));
   if (const auto* training = std::get_if<TrainingJobSpec>(&spec)) {
@@ -169,8 +197,10 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
   BRAID_ASSIGN_OR_RETURN(
       const ModelConfig config,
       services_.publisher->FindConfig(spec.trainer.model, spec.trainer.base_version));
-  BRAID_ASSIGN_OR_RETURN(const Dataset data, OpenDataset(TrainingData(spec), services_.data));
+  const DatasetOptions training = TrainingData(spec);
+  BRAID_ASSIGN_OR_RETURN(const Dataset data, OpenDataset(training, services_.data));
   BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, data, config));
+  BRAID_RETURN_IF_ERROR(CheckFirstRow(training, data));
   BRAID_ASSIGN_OR_RETURN(const JobProgress totals, Totals(spec, data.source->KnownRows()));
   BRAID_RETURN_IF_ERROR(CheckCycle(spec.trainer.schedule, totals.total_steps));
   const TrainerSpec trainer =
@@ -180,10 +210,11 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
   if (!spec.weight_column.empty()) {
     BRAID_RETURN_IF_ERROR(DatasetBatches::CheckWeights(data.source->columns(), spec.weight_column));
   }
-  if (spec.evaluation && !spec.evaluation->path.empty()) {
-    BRAID_ASSIGN_OR_RETURN(const Dataset evaluation,
-                           OpenDataset(EvaluationData(spec), services_.data));
+  if (spec.evaluation) {
+    const DatasetOptions options = EvaluationData(spec);
+    BRAID_ASSIGN_OR_RETURN(const Dataset evaluation, OpenDataset(options, services_.data));
     BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, evaluation, config));
+    BRAID_RETURN_IF_ERROR(CheckFirstRow(options, evaluation));
   }
   return totals;
 }
@@ -191,9 +222,11 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
 absl::StatusOr<JobProgress> JobMaker::CheckInference(const InferenceJobSpec& spec) const {
   BRAID_ASSIGN_OR_RETURN(const ModelConfig config,
                          services_.publisher->FindConfig(spec.model, spec.version));
-  BRAID_ASSIGN_OR_RETURN(const Dataset data, OpenDataset(InferenceData(spec), services_.data));
+  const DatasetOptions options = InferenceData(spec);
+  BRAID_ASSIGN_OR_RETURN(const Dataset data, OpenDataset(options, services_.data));
   BRAID_RETURN_IF_ERROR(
-      CheckInputColumns({{"spec.infer.data.inputs", spec.data.inputs, data.inputs}}, config));
+      CheckInputColumns({{"spec.infer.data.inputs", data.input_columns, data.inputs}}, config));
+  BRAID_RETURN_IF_ERROR(CheckFirstRow(options, data));
   BRAID_RETURN_IF_ERROR(DatasetInput::CheckKept(data.source->columns(), spec.keep));
   std::vector<std::string> names;
   for (const TensorSpec& output : config.outputs) {

@@ -10,6 +10,8 @@
 #include "server/base/clock.h"
 #include "server/data/open_data_source.h"
 #include "server/data/row_cache.h"
+#include "server/jobs/dataset.h"
+#include "server/jobs/dataset_batches.h"
 #include "server/jobs/file_output.h"
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
@@ -28,6 +30,8 @@ struct JobServices {
   Metrics* metrics = nullptr;
   const Clock* clock = nullptr;
   DataDirectories data;
+  // Directory of the models' files, where paths of tokenizers may start.
+  std::string model_repository;
   // Absolute directory of outputs; relative paths of outputs start here.
   std::string output_root;
 };
@@ -47,6 +51,14 @@ class JobMaker final : public JobFactory {
   absl::StatusOr<JobProgress> Check(const JobSpec& spec) const;
 
  private:
+  // Return the datasets of a job.
+  DatasetOptions TrainingData(const TrainingJobSpec& spec) const;
+  DatasetOptions EvaluationData(const TrainingJobSpec& spec) const;  // requires spec.evaluation
+  DatasetOptions InferenceData(const InferenceJobSpec& spec) const;
+  DatasetBatches::Options TrainingBatches(const TrainingJobSpec& spec) const;
+  // Requires spec.evaluation.
+  DatasetBatches::Options EvaluationBatches(const TrainingJobSpec& spec) const;
+
   absl::StatusOr<std::unique_ptr<Job>> MakeTraining(const TrainingJobSpec& spec,
                                                     const JobRecord& record) const;
   absl::StatusOr<std::unique_ptr<Job>> MakeInference(const InferenceJobSpec& spec,

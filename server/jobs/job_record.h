@@ -38,6 +38,7 @@ struct JobProgress {
   double rows_per_second = 0;
   double wait_seconds = 0;   // time that devices waited for data, since the last start
   int64_t durable_rows = 0;  // rows that a crash cannot undo
+  int64_t skipped_rows = 0;  // of `rows`: left out, because they are unreadable
   bool operator==(const JobProgress&) const = default;
 };
 
@@ -47,6 +48,7 @@ struct JobResult {
   int64_t step = 0;    // training: batches before the published weights
   std::string output;  // inference: absolute path
   int64_t rows = 0;    // inference
+  int64_t skipped_rows = 0;
   bool operator==(const JobResult&) const = default;
 };
 

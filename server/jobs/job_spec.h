@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "server/data/output/data_writer.h"
 #include "server/data/tensor_column.h"
+#include "server/jobs/dataset.h"
 #include "server/jobs/training_job.h"
 #include "server/training/trainer_spec.h"
 
@@ -22,6 +23,11 @@ struct JobData {
   std::string path;
   std::vector<TensorColumn> inputs;
   std::vector<TensorColumn> targets;
+  // One for each of `inputs` and `targets`.
+  std::vector<ColumnDecode> input_decode = {};
+  std::vector<ColumnDecode> target_decode = {};
+  // Leaves out rows that cannot be decoded. False: the job fails.
+  bool skip_unreadable = false;
 };
 
 struct JobEvaluation {

@@ -85,7 +85,8 @@ std::string WriteProgress(const JobProgress& progress) {
                {"epoch", progress.epoch},
                {"epochs", progress.epochs},
                {"wait_seconds", progress.wait_seconds},
-               {"durable_rows", progress.durable_rows}};
+               {"durable_rows", progress.durable_rows},
+               {"skipped_rows", progress.skipped_rows}};
   if (progress.loss.has_value()) {
     json["loss"] = *progress.loss;  // null if it is not finite
   }
@@ -111,6 +112,7 @@ JobProgress ReadProgress(const std::string& text) {
   progress.epochs = json.value("epochs", int64_t{0});
   progress.wait_seconds = json.value("wait_seconds", 0.0);
   progress.durable_rows = json.value("durable_rows", int64_t{0});
+  progress.skipped_rows = json.value("skipped_rows", int64_t{0});
   if (const auto loss = json.find("loss"); loss != json.end()) {
     progress.loss = FiniteOrNan(*loss);
   }
@@ -122,7 +124,8 @@ std::string WriteResult(const JobResult& result) {
                    {"metrics", result.metrics},
                    {"step", result.step},
                    {"output", result.output},
-                   {"rows", result.rows}});
+                   {"rows", result.rows},
+                   {"skipped_rows", result.skipped_rows}});
 }
 
 JobResult ReadResult(const std::string& text) {
@@ -135,6 +138,7 @@ JobResult ReadResult(const std::string& text) {
   result.step = json.value("step", int64_t{0});
   result.output = json.value("output", std::string());
   result.rows = json.value("rows", int64_t{0});
+  result.skipped_rows = json.value("skipped_rows", int64_t{0});
   if (const auto metrics = json.find("metrics"); metrics != json.end() && metrics->is_object()) {
     for (const auto& [name, value] : metrics->items()) {
       result.metrics[name] = FiniteOrNan(value);

@@ -92,12 +92,18 @@ class StoppableStream final : public BatchStream {
     if (context_->stop() != JobStop::kNone) {
       return absl::CancelledError("the job must stop");
     }
-    return batches_->Next();
+    BRAID_ASSIGN_OR_RETURN(std::optional<TrainingBatch> batch, batches_->Next());
+    skipped_ += batch.has_value() ? batch->skipped.size() : 0;
+    return batch;
   }
+
+  // Rows that were left out so far.
+  size_t skipped() const { return skipped_; }
 
  private:
   const std::unique_ptr<BatchStream> batches_;
   const JobContext* const context_;
+  size_t skipped_ = 0;
 };
 
 }  // namespace
@@ -168,6 +174,7 @@ absl::Status TrainingJob::CountSteps(JobContext* context) {
 absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position& position) {
   // A publication that was applied before a crash is an operation after the last step.
   int64_t step = std::min(position.applied, total_steps_);
+  memory_.skipped.Restart(step);
   SetPosition(step);
   const int64_t recorded = progress_.durable_rows;
   progress_.durable_rows = RowsBefore(std::min(position.durable, step));
@@ -219,17 +226,29 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
     if (steps.size() == kDepth) {
       BRAID_RETURN_IF_ERROR(Collect(context, &steps));
     }
+    BRAID_RETURN_IF_ERROR(AddSkipped(context, step + 1, batch->skipped));
     TrainingBatch counts;  // Without the tensors, which the trainer releases.
     counts.rows = batch->rows;
+    counts.skipped = std::move(batch->skipped);
     counts.waited = batch->waited;
     trainer_->Step(++step, *std::move(batch), steps.Push(std::move(counts)));
   }
 }
 
+absl::Status TrainingJob::AddSkipped(JobContext* context, int64_t step,
+                                     const std::vector<SkippedRow>& rows) {
+  if (rows.empty()) {
+    return absl::OkStatus();
+  }
+  skipped_log_.Add(rows, context);
+  memory_.skipped.Add(step, static_cast<int64_t>(rows.size()));
+  return Save(context);
+}
+
 absl::Status TrainingJob::Collect(JobContext* context, Steps* steps) {
   const Steps::Ended ended = steps->Pop();
   if (!ended.result.ok()) {
-    return StepError(progress_.step + 1, ended.result.status());
+    return StepError(progress_.step + 1, ended.context, ended.result.status());
   }
   const OperationResult& result = *ended.result;
   const int64_t step = result.applied_sequence;
@@ -238,6 +257,9 @@ absl::Status TrainingJob::Collect(JobContext* context, Steps* steps) {
   if (result.loss.has_value() && !result.skipped) {
     progress_.loss = *result.loss;
     context->AddMetric(step, "loss", *result.loss);
+  }
+  if (progress_.skipped_rows > 0) {
+    context->AddMetric(step, "skipped_rows", static_cast<double>(progress_.skipped_rows));
   }
   if (result.lr.has_value()) {
     context->AddMetric(step, "lr", *result.lr);
@@ -248,6 +270,7 @@ absl::Status TrainingJob::Collect(JobContext* context, Steps* steps) {
   const int64_t durable = RowsBefore(std::min(result.durable_sequence, step));
   if (durable > progress_.durable_rows) {
     progress_.durable_rows = durable;
+    memory_.skipped.Forget(std::min(result.durable_sequence, step));
     return Save(context);
   }
   context->Report(progress_);
@@ -290,10 +313,14 @@ std::string TrainingJob::DescribeNotFinite(int64_t step) const {
   return "";
 }
 
-absl::Status TrainingJob::StepError(int64_t step, const absl::Status& error) const {
+absl::Status TrainingJob::StepError(int64_t step, const TrainingBatch& batch,
+                                    const absl::Status& error) const {
   std::string text = absl::StrCat("step ", step, ": ", error.message());
   static const LazyRE2 kRow = {R"(\brow (\d+)\b)"};
   int64_t row = 0;
+  if (!batch.skipped.empty()) {
+    return {error.code(), text};  // Rows of the batch are not those at its positions.
+  }
   if (RE2::PartialMatch(std::string(error.message()), *kRow, &row) && row < plan_.batch_size) {
     absl::StrAppend(&text, " (row ", row, " of the batch is row ", data_->DatasetRow(step - 1, row),
                     " of the dataset)");
@@ -340,7 +367,11 @@ absl::Status TrainingJob::Evaluate(JobContext* context, int64_t step) {
     context->AddMetric(step, absl::StrCat("evaluation/", name), value);
   }
   context->AddLog(JobLogLevel::kInfo,
-                  absl::StrCat("evaluation at step ", step, ": ", Text(memory_.metrics)));
+                  absl::StrCat("evaluation at step ", step, ": ", Text(memory_.metrics),
+                               stoppable.skipped() == 0
+                                   ? ""
+                                   : absl::StrCat(" (", stoppable.skipped(),
+                                                  " unreadable rows left out)")));
   if (plan_.publish == JobPublish::kBest) {
     const auto value = memory_.metrics.find(plan_.best_metric);
     if (value == memory_.metrics.end()) {
@@ -396,6 +427,7 @@ JobResult TrainingJob::Result() const {
   JobResult result;
   result.version = memory_.version;
   result.step = memory_.step;
+  result.skipped_rows = memory_.skipped.Before(std::numeric_limits<int64_t>::max());
   result.metrics = plan_.publish == JobPublish::kBest ? memory_.best_metrics : memory_.metrics;
   return result;
 }
@@ -404,6 +436,7 @@ void TrainingJob::SetPosition(int64_t step) {
   progress_.step = step;
   progress_.total_steps = total_steps_;
   progress_.rows = RowsBefore(step);
+  progress_.skipped_rows = memory_.skipped.Before(step);
   progress_.total_rows = RowsBefore(total_steps_);
   progress_.epochs = (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_;
   progress_.epoch = std::min(step / steps_per_epoch_ + 1, progress_.epochs);
@@ -430,6 +463,7 @@ absl::StatusOr<TrainingJob::Memory> TrainingJob::ReadMemory(const std::string& t
   memory.trained = json.value("trained", false);
   memory.step = json.value("step", int64_t{0});
   memory.version = json.value("version", int64_t{0});
+  memory.skipped = SkippedRows::FromJson(json.value("skipped", Json::array()));
   return memory;
 }
 
@@ -443,7 +477,8 @@ std::string TrainingJob::WriteMemory() const {
               {"best_metrics", memory_.best_metrics},
               {"trained", memory_.trained},
               {"step", memory_.step},
-              {"version", memory_.version}}
+              {"version", memory_.version},
+              {"skipped", memory_.skipped.ToJson()}}
       .dump();
 }
 

@@ -15,9 +15,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/base/host_tensor.h"
+#include "server/data/encoded/decode_rows.h"
 #include "server/jobs/in_flight.h"
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
+#include "server/jobs/skipped_rows.h"
 #include "server/training/trainer/evaluation_result.h"
 #include "server/training/trainer/operation.h"
 
@@ -27,7 +29,8 @@ struct TrainingBatch {
   std::vector<HostTensor> inputs;
   std::vector<HostTensor> targets;
   int64_t rows = 0;
-  absl::Duration waited;  // time that Next() waited for data
+  std::vector<SkippedRow> skipped;  // rows that were left out of the batch
+  absl::Duration waited;            // time that Next() waited for data
 };
 
 // Batches in their order. Thread-compatible.
@@ -143,6 +146,7 @@ class TrainingJob final : public Job {
     bool trained = false;  // only publishing is left
     int64_t step = 0;      // of the result; set when trained
     int64_t version = 0;   // published; 0: not yet
+    SkippedRows skipped;   // by step
   };
   using Steps = InFlight<OperationResult, TrainingBatch>;
 
@@ -157,9 +161,11 @@ class TrainingJob final : public Job {
   absl::Status CheckData();
   // Returns the error of a step with its number, and with the row of the dataset where `error`
   // names a row of the batch, or where an input that is not finite explains it.
-  absl::Status StepError(int64_t step, const absl::Status& error) const;
+  absl::Status StepError(int64_t step, const TrainingBatch& batch, const absl::Status& error) const;
   // Returns " (input 'x' …)" for the first input of the step that is not finite; empty if none is.
   std::string DescribeNotFinite(int64_t step) const;
+  // Remembers the rows that are left out of a step, before it is made.
+  absl::Status AddSkipped(JobContext* context, int64_t step, const std::vector<SkippedRow>& rows);
   // Takes the result of the oldest step.
   absl::Status Collect(JobContext* context, Steps* steps);
   absl::Status Stop(JobContext* context);
@@ -189,6 +195,7 @@ class TrainingJob final : public Job {
   int64_t rows_ = 0;  // of one pass
   int64_t steps_per_epoch_ = 0;
   int64_t total_steps_ = 0;
+  SkippedRowLog skipped_log_;
   absl::Time next_check_ = absl::InfinitePast();  // of CheckData()
 };
 

@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<std::vector<HostTensor>>> DecodeColumns(
       const std::vector<int64_t> kept = IndicesOf(*rows, before);
       for (std::vector<HostTensor>& others : decoded) {
         for (HostTensor& other : others) {
-          BRAID_ASSIGN_OR_RETURN(other, TakeRows(other, kept));
+          BRAID_ASSIGN_OR_RETURN(other, SelectRows(other, kept));
         }
       }
     }
@@ -120,7 +120,7 @@ std::vector<int64_t> IndicesOf(absl::Span<const int64_t> kept, absl::Span<const 
   return indices;
 }
 
-absl::StatusOr<HostTensor> TakeRows(const HostTensor& tensor, absl::Span<const int64_t> indices) {
+absl::StatusOr<HostTensor> SelectRows(const HostTensor& tensor, absl::Span<const int64_t> indices) {
   HostTensor taken = tensor;
   const auto rows = static_cast<size_t>(tensor.rows());
   const size_t row_bytes = rows == 0 ? 0 : tensor.bytes / rows;

@@ -49,6 +49,6 @@ std::vector<Decoder::Output> TensorsOf(const Decoder& decoder, const std::string
 std::vector<int64_t> IndicesOf(absl::Span<const int64_t> kept, absl::Span<const int64_t> all);
 
 // Returns rows of a tensor, copied. `indices`: of dim 0.
-absl::StatusOr<HostTensor> TakeRows(const HostTensor& tensor, absl::Span<const int64_t> indices);
+absl::StatusOr<HostTensor> SelectRows(const HostTensor& tensor, absl::Span<const int64_t> indices);
 
 }  // namespace braid

@@ -433,11 +433,10 @@ class Server::Parts {
   }
 
   void OpenJobs() {
-    JobsOptions jobs{options_.data_dir,
-                     DataPaths(),
-                     options_.output_root,
-                     options_.data_cache_bytes,
-                     {options_.max_running_jobs, options_.max_queued_jobs}};
+    JobsOptions jobs{
+        options_.data_dir,         DataPaths(),
+        options_.output_root,      options_.model_repository,
+        options_.data_cache_bytes, {options_.max_running_jobs, options_.max_queued_jobs}};
     jobs.scheduler.retention = options_.job_retention;
     jobs.scheduler.device_lost = [this] { return !health_.liveness().ok(); };
     if (jobs.output_root.empty() && !options_.data_dir.empty()) {

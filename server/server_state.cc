@@ -54,7 +54,8 @@ void AddJobs(const Jobs& jobs, ServerState* state) {
                                                  : static_cast<double>(progress.rows) /
                                                        static_cast<double>(progress.total_rows);
     state->running_jobs.push_back({job.id, KindName(job.kind), job.model, done,
-                                   progress.rows_per_second, progress.wait_seconds});
+                                   progress.rows_per_second, progress.wait_seconds,
+                                   progress.skipped_rows});
   }
 }
 

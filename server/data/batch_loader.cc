@@ -45,10 +45,10 @@ class BatchLoader::Load final : public LoadAhead<Batch>::Task {
                                                       int64_t part_rows) {
     std::unique_ptr<Load> load(new Load(options, std::move(batch), std::move(rows), part_rows));
     if (load->parts() > 1) {
-      BRAID_ASSIGN_OR_RETURN(load->assembly_,
-                             RowAssembly::Create(options.store->tensors(),
-                                                 static_cast<int64_t>(load->rows_.size()),
-                                                 part_rows));
+      BRAID_ASSIGN_OR_RETURN(
+          load->assembly_,
+          RowAssembly::Create(options.store->tensors(), static_cast<int64_t>(load->rows_.size()),
+                              part_rows));
     }
     return load;
   }
@@ -62,9 +62,9 @@ class BatchLoader::Load final : public LoadAhead<Batch>::Task {
         parts_ == 1 ? all : all.subspan(static_cast<size_t>(part) * length, length);
     BRAID_ASSIGN_OR_RETURN(
         std::vector<HostTensor> tensors,
-        options_.store->Gather(rows, {options_.seed, batch_.epoch},
-                               options_.skip_unreadable ? &skipped_[static_cast<size_t>(part)]
-                                                        : nullptr));
+        options_.store->Gather(
+            rows, {options_.seed, batch_.epoch},
+            options_.skip_unreadable ? &skipped_[static_cast<size_t>(part)] : nullptr));
     if (parts_ == 1) {
       batch_.tensors = std::move(tensors);
     } else {
@@ -114,15 +114,16 @@ BatchLoader::BatchLoader(Options options)
     : options_(std::move(options)),
       batches_per_epoch_(
           BatchesPerEpoch(options_.order->size(), options_.batch_size, options_.drop_last)),
-      part_rows_(std::clamp<int64_t>(options_.batch_size / (2 * options_.threads), 1, kMaxPartRows)),
+      part_rows_(
+          std::clamp<int64_t>(options_.batch_size / (2 * options_.threads), 1, kMaxPartRows)),
       next_to_load_(options_.first_batch),
-      ahead_("loader", options_.threads,
-             std::clamp<size_t>(
-                 options_.max_bytes / std::max<size_t>(1, options_.store->row_bytes() *
-                                                              static_cast<size_t>(
-                                                                  options_.batch_size)),
-                 1, kMaxAhead),
-             [this] { return MakeTask(); }) {}
+      ahead_(
+          "loader", options_.threads,
+          std::clamp<size_t>(options_.max_bytes /
+                                 std::max<size_t>(1, options_.store->row_bytes() *
+                                                         static_cast<size_t>(options_.batch_size)),
+                             1, kMaxAhead),
+          [this] { return MakeTask(); }) {}
 
 absl::StatusOr<std::optional<BatchLoader::Batch>> BatchLoader::Next() {
   const absl::Time start = absl::Now();

@@ -81,7 +81,7 @@ class BatchLoader {
   const int64_t batches_per_epoch_;
   const int64_t part_rows_;  // rows that a thread loads at a time
 
-  int64_t next_to_load_;  // used by MakeTask() only
+  int64_t next_to_load_;    // used by MakeTask() only
   LoadAhead<Batch> ahead_;  // last member: its threads start last
 };
 

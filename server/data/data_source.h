@@ -63,8 +63,8 @@ class DataSource {
   // gives no rows. Reading a CSV file from a later row parses the rows before it.
   virtual absl::StatusOr<std::unique_ptr<RowScan>> Scan(const ScanOptions& options) = 0;
 
-  // Returns the column with the paths of the files whose bytes are in `column`, so that a reader may
-  // choose when to read them; empty if the source itself has the bytes.
+  // Returns the column with the paths of the files whose bytes are in `column`, so that a reader
+  // may choose when to read them; empty if the source itself has the bytes.
   virtual std::string PathColumn(absl::string_view /*column*/) const { return ""; }
 
   // Returns the arrays if the source consists of them, which allows random access; else null.

@@ -20,7 +20,8 @@ struct DataDirectories {
 
 // Opens a file or a directory. The files of a directory are tables with the same columns, which are
 // read in the order of their names, or arrays, each of which is a column. Names that start with '.'
-// or '_' are skipped. A directory may also be a folder of images (encoded/image_folder.h). Errors start with `field`; INVALID_ARGUMENT if the format is not supported.
+// or '_' are skipped. A directory may also be a folder of images (encoded/image_folder.h). Errors
+// start with `field`; INVALID_ARGUMENT if the format is not supported.
 absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& path,
                                                            const DataDirectories& directories,
                                                            absl::string_view field);

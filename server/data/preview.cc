@@ -21,7 +21,8 @@ constexpr size_t kMaxShownBytes = 48;
 absl::StatusOr<std::vector<std::string>> PreviewRows(DataSource* source,
                                                      const std::vector<std::string>& columns,
                                                      int64_t max_rows, size_t max_bytes) {
-  BRAID_ASSIGN_OR_RETURN(const auto scan, source->Scan({.columns = columns, .batch_rows = max_rows}));
+  BRAID_ASSIGN_OR_RETURN(const auto scan,
+                         source->Scan({.columns = columns, .batch_rows = max_rows}));
   std::vector<std::string> rows;
   size_t bytes = 0;
   while (true) {

@@ -138,8 +138,8 @@ std::optional<Head> ParseHead(const std::string& text) {
 }
 
 bool HasEncoded(const std::vector<TensorColumn>& tensors) {
-  return std::ranges::any_of(
-      tensors, [](const TensorColumn& tensor) { return tensor.decoder != nullptr; });
+  return std::ranges::any_of(tensors,
+                             [](const TensorColumn& tensor) { return tensor.decoder != nullptr; });
 }
 
 absl::StatusOr<std::shared_ptr<const RowStore>> OpenRows(const std::string& path,
@@ -175,8 +175,8 @@ absl::StatusOr<std::shared_ptr<const RowStore>> OpenRows(const std::string& path
     RowStore::Field& field = fields.emplace_back();
     if (tensors[f].decoder != nullptr) {
       field.tensor = tensors[f];
-      field.encoded = std::make_shared<const EncodedValues>(range, first, stride, values,
-                                                            tensors[f].files);
+      field.encoded =
+          std::make_shared<const EncodedValues>(range, first, stride, values, tensors[f].files);
     } else {
       // The values were converted when they were packed.
       field.tensor = {tensors[f].name, tensors[f].columns};
@@ -204,9 +204,8 @@ absl::StatusOr<HostTensor> PackValues(const arrow::Array& column, uint64_t* valu
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char> memory, AllocateHost(places.bytes));
   for (int64_t row = 0; row < column.length(); ++row) {
     const std::optional<absl::string_view> value = BytesOfRow(column, row);
-    const EncodedValues::Place place{*values_bytes, value.has_value()
-                                                        ? uint64_t{value->size()}
-                                                        : EncodedValues::Place::kNull};
+    const EncodedValues::Place place{
+        *values_bytes, value.has_value() ? uint64_t{value->size()} : EncodedValues::Place::kNull};
     std::memcpy(memory.get() + static_cast<size_t>(row) * sizeof(place), &place, sizeof(place));
     if (value.has_value()) {
       BRAID_RETURN_IF_ERROR(sink->Write(*value));
@@ -413,8 +412,8 @@ absl::StatusOr<int64_t> RowCache::Pack(DataSource* source, const std::vector<Ten
       }
       if (tensors[f].decoder != nullptr) {
         BRAID_ASSIGN_OR_RETURN(
-            columns[f], PackValues(*batch->GetColumnByName(tensors[f].columns.front()),
-                                   &values_bytes, &sink));
+            columns[f],
+            PackValues(*batch->GetColumnByName(tensors[f].columns.front()), &values_bytes, &sink));
       }
     }
     BRAID_RETURN_IF_ERROR((rows_sink ? *rows_sink : sink).Write(PackRows(columns, stride)));

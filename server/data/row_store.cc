@@ -28,16 +28,14 @@ RowStore::RowStore(int64_t rows, std::vector<Field> fields)
   for (const Field& field : fields_) {
     const TensorColumn& tensor = field.tensor;
     if (field.encoded == nullptr) {
-      tensors_.push_back(
-          {tensor.name, {tensor.TargetType(field.stored.type), field.stored.shape}});
+      tensors_.push_back({tensor.name, {tensor.TargetType(field.stored.type), field.stored.shape}});
       continue;
     }
     const EncodedValues* const values = field.encoded.get();
-    encoded_.push_back({tensor.columns.front(), tensor.name, tensor.decoder.get(),
-                        [values](int64_t row, std::string* storage) {
-                          return values->Read(row, storage);
-                        },
-                        [values](int64_t row) { return values->Describe(row); }});
+    encoded_.push_back(
+        {tensor.columns.front(), tensor.name, tensor.decoder.get(),
+         [values](int64_t row, std::string* storage) { return values->Read(row, storage); },
+         [values](int64_t row) { return values->Describe(row); }});
     std::ranges::copy(TensorsOf(*tensor.decoder, tensor.name), std::back_inserter(tensors_));
   }
   for (const Decoder::Output& tensor : tensors_) {

@@ -39,8 +39,8 @@ absl::Status CheckJoined(const Column& column, const Column& first, const Tensor
 
 absl::StatusOr<RowType> DecodedRowType(const Column& column, const TensorColumn& tensor) {
   if (tensor.columns.size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat("decodes ", tensor.columns.size(),
-                                                   " columns (expected one, with the bytes)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("decodes ", tensor.columns.size(), " columns (expected one, with the bytes)"));
   }
   if (!column.bytes) {
     return absl::InvalidArgumentError(

@@ -27,7 +27,8 @@ struct TensorColumn {
   std::optional<DataType> type = std::nullopt;
   // Factor, for floating-point types, as x.to(type) * scale in PyTorch.
   double scale = 1;
-  // Turns the column's bytes into the tensor, and possibly others; null: the column has the numbers.
+  // Turns the column's bytes into the tensor, and possibly others; null: the column has the
+  // numbers.
   std::shared_ptr<const Decoder> decoder = nullptr;
   // Reads the files that the column names; null: the column has the bytes.
   std::shared_ptr<const FileReader> files = nullptr;
@@ -52,7 +53,8 @@ std::vector<std::string> ColumnsToRead(const std::vector<TensorColumn>& tensors)
 absl::StatusOr<HostTensor> ReadTensor(const arrow::RecordBatch& batch, const TensorColumn& tensor,
                                       int64_t first_row);
 
-// Returns access to the encoded rows of a batch, for DecodeColumns(). Requires a tensor with a decoder.
+// Returns access to the encoded rows of a batch, for DecodeColumns(). Requires a tensor with a
+// decoder.
 EncodedColumn ColumnOfBatch(const TensorColumn& tensor,
                             const std::shared_ptr<arrow::RecordBatch>& batch, int64_t first_row);
 

@@ -43,11 +43,11 @@ absl::Status CheckInput(const TensorColumn& tensor, const RowType& row, const Te
   }
   if (row.type != spec.type) {
     const bool decoded = tensor.decoder != nullptr;
-    return InvalidField(absl::StrCat(field, decoded ? ".decode" : ".datatype"),
-                        absl::StrCat(Columns(tensor), " is ", DataTypeName(row.type), " (expected ",
-                                     DataTypeName(spec.type), " for input '", spec.name, "'; ",
-                                     decoded ? "add to_float to the transforms)"
-                                             : "set the datatype to convert)"));
+    return InvalidField(
+        absl::StrCat(field, decoded ? ".decode" : ".datatype"),
+        absl::StrCat(Columns(tensor), " is ", DataTypeName(row.type), " (expected ",
+                     DataTypeName(spec.type), " for input '", spec.name, "'; ",
+                     decoded ? "add to_float to the transforms)" : "set the datatype to convert)"));
   }
   const std::vector<int64_t> dims = RowShape(config, spec);
   if (!Fits(row.shape, dims)) {
@@ -77,7 +77,8 @@ absl::Status CheckDecoded(const Decoder::Output& output, const ModelConfig& conf
   const auto index = static_cast<size_t>(spec - config.inputs.begin());
   if ((*given)[index]) {
     return InvalidField(absl::StrCat(field, ".decode"),
-                        absl::StrCat("input '", output.input, "' gets a column and a decoded tensor "
+                        absl::StrCat("input '", output.input,
+                                     "' gets a column and a decoded tensor "
                                      "(expected one of them)"));
   }
   (*given)[index] = true;

@@ -19,8 +19,9 @@ struct NamedColumns {
 };
 
 // Checks that the columns feed the inputs of the model, with their datatypes and shapes, and that
-// all inputs without a default are fed, by a column or by a decoder's further tensors. INVALID_ARGUMENT naming <field>[i].name, .column or
-// .datatype; for a missing input the first list's field.
+// all inputs without a default are fed, by a column or by a decoder's further tensors.
+// INVALID_ARGUMENT naming <field>[i].name, .column or .datatype; for a missing input the first
+// list's field.
 absl::Status CheckInputColumns(const std::vector<NamedColumns>& lists, const ModelConfig& config);
 
 }  // namespace braid

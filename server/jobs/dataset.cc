@@ -34,8 +34,7 @@ const Column* FindColumn(const DataSource& source, const TensorColumn& tensor) {
   if (tensor.columns.size() != 1) {
     return nullptr;
   }
-  const auto found =
-      std::ranges::find(source.columns(), tensor.columns.front(), &Column::name);
+  const auto found = std::ranges::find(source.columns(), tensor.columns.front(), &Column::name);
   return found == source.columns().end() ? nullptr : &*found;
 }
 

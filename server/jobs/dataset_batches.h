@@ -40,8 +40,8 @@ class DatasetBatches final : public BatchSource {
     // Column of sample weights; empty: none. Rows are then drawn with replacement.
     std::string weight_column = {};
 
-    // Threads of a stream, and limit on the bytes of its batches that are loaded ahead. 0 threads: one
-    // per core if rows are decoded, else 2.
+    // Threads of a stream, and limit on the bytes of its batches that are loaded ahead. 0 threads:
+    // one per core if rows are decoded, else 2.
     int threads = 0;
     size_t max_bytes = size_t{64} << 20;
   };

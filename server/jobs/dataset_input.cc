@@ -192,9 +192,9 @@ class DecodeTask final : public LoadAhead<DecodedRows>::Task {
                                                             int64_t first_row) {
     std::unique_ptr<DecodeTask> task(new DecodeTask(data, std::move(batch), first_row));
     if (task->parts_ > 1) {
-      BRAID_ASSIGN_OR_RETURN(task->assembly_,
-                             RowAssembly::Create(task->decoded_, task->batch_->num_rows(),
-                                                 kPartRows));
+      BRAID_ASSIGN_OR_RETURN(
+          task->assembly_,
+          RowAssembly::Create(task->decoded_, task->batch_->num_rows(), kPartRows));
     }
     return task;
   }

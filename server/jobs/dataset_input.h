@@ -17,8 +17,8 @@ namespace braid {
 
 // Streams the rows in their order, a few batches of about 16 MiB ahead. Joins small batches, for
 // example of many files, unless their lists have different lengths. InputRows::kept is an
-// arrow::RecordBatch. Rows with encoded bytes are decoded by a thread per core, three requests of at
-// most 64 MiB ahead.
+// arrow::RecordBatch. Rows with encoded bytes are decoded by a thread per core, three requests of
+// at most 64 MiB ahead.
 class DatasetInput final : public InputSource {
  public:
   struct Options {

@@ -81,8 +81,7 @@ DatasetOptions DataOf(const JobData& data, const JobServices& services, const st
 
 absl::Status CheckTrainingInputs(const TrainingJobSpec& spec, const Dataset& data,
                                  const ModelConfig& config) {
-  std::vector<NamedColumns> lists = {
-      {"spec.train.data.inputs", data.input_columns, data.inputs}};
+  std::vector<NamedColumns> lists = {{"spec.train.data.inputs", data.input_columns, data.inputs}};
   if (spec.trainer.loss_mode == LossMode::kModel) {  // The model takes the targets as inputs.
     lists.push_back({"spec.train.data.targets", data.target_columns, data.targets});
   }

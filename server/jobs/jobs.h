@@ -24,6 +24,7 @@ struct JobsOptions {
   std::string data_dir;  // empty: no jobs
   DataDirectories data;
   std::string output_root;
+  std::string model_repository;
   int64_t cache_bytes = 0;  // limit of the row cache
   JobSchedulerOptions scheduler;
 };

@@ -366,12 +366,12 @@ absl::Status TrainingJob::Evaluate(JobContext* context, int64_t step) {
   for (const auto& [name, value] : memory_.metrics) {
     context->AddMetric(step, absl::StrCat("evaluation/", name), value);
   }
-  context->AddLog(JobLogLevel::kInfo,
-                  absl::StrCat("evaluation at step ", step, ": ", Text(memory_.metrics),
-                               stoppable.skipped() == 0
-                                   ? ""
-                                   : absl::StrCat(" (", stoppable.skipped(),
-                                                  " unreadable rows left out)")));
+  context->AddLog(
+      JobLogLevel::kInfo,
+      absl::StrCat("evaluation at step ", step, ": ", Text(memory_.metrics),
+                   stoppable.skipped() == 0
+                       ? ""
+                       : absl::StrCat(" (", stoppable.skipped(), " unreadable rows left out)")));
   if (plan_.publish == JobPublish::kBest) {
     const auto value = memory_.metrics.find(plan_.best_metric);
     if (value == memory_.metrics.end()) {

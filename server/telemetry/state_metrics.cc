@@ -26,6 +26,7 @@ enum Row : size_t {
   kJobWait,
   kDatasetBytes,
   kDatasetQuota,
+  kJobSkipped,
   kBuildInfo,
 };
 
@@ -103,6 +104,11 @@ const std::vector<MetricDescription>& StateMetrics::Descriptions() {
        MetricType::Gauge,
        {},
        "--dataset_quota, the limit of braid_dataset_bytes. Absent without a limit."},
+      {MetricGroup::kJobs,
+       "braid_job_skipped_rows",
+       MetricType::Gauge,
+       {"job", "kind", "model"},
+       "Rows that a running job left out because they are unreadable."},
       {MetricGroup::kProcess,
        "braid_build_info",
        MetricType::Gauge,
@@ -144,6 +150,7 @@ std::vector<MetricFamily> StateMetrics::Collect() const {
     add(kJobProgress, labels, job.progress);
     add(kJobRows, labels, job.rows_per_second);
     add(kJobWait, labels, job.wait_seconds);
+    add(kJobSkipped, labels, static_cast<double>(job.skipped_rows));
   }
   if (state.dataset_bytes) {
     add(kDatasetBytes, {}, static_cast<double>(*state.dataset_bytes));

@@ -45,6 +45,7 @@ struct RunningJobState {
   double progress = 0;  // done, of 1
   double rows_per_second = 0;
   double wait_seconds = 0;
+  int64_t skipped_rows = 0;
 };
 
 struct ServerState {

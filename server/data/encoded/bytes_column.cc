@@ -54,8 +54,8 @@ std::optional<absl::string_view> BytesOfRow(const arrow::Array& array, int64_t r
       return BytesOfRow(*encoded.dictionary(), encoded.GetValueIndex(row));
     }
     case arrow::Type::STRUCT:
-      return BytesOfRow(
-          *static_cast<const arrow::StructArray&>(array).GetFieldByName(kBytesField), row);
+      return BytesOfRow(*static_cast<const arrow::StructArray&>(array).GetFieldByName(kBytesField),
+                        row);
     default:
       return View<arrow::BinaryArray>(array, row);
   }

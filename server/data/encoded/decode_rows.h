@@ -36,8 +36,8 @@ struct EncodedColumn {
 // Decodes the columns of `rows`. Returns the tensors of each column, in the order of its decoder's
 // outputs, with dim 0 = rows. Rows with a value that cannot be read or decoded are removed from
 // `*rows`, left out of all tensors and appended to `*skipped`; with a null `skipped`, the first one
-// is the error. A column may have no tensors if no rows are left. Returns errors that do not concern
-// one row, such as RESOURCE_EXHAUSTED.
+// is the error. A column may have no tensors if no rows are left. Returns errors that do not
+// concern one row, such as RESOURCE_EXHAUSTED.
 absl::StatusOr<std::vector<std::vector<HostTensor>>> DecodeColumns(
     absl::Span<const EncodedColumn> columns, const DecodeSeed& seed, std::vector<int64_t>* rows,
     std::vector<SkippedRow>* skipped);

@@ -15,9 +15,9 @@ absl::StatusOr<absl::string_view> EncodedValues::ValueOf(int64_t row) const {
     return absl::InvalidArgumentError("null (expected a value)");
   }
   if (place.begin > values_->bytes() || place.length > values_->bytes() - place.begin) {
-    return absl::DataLossError(
-        absl::StrCat("a value ends at byte ", place.begin + place.length, " of the packed rows (",
-                     "expected at most ", values_->bytes(), ")"));
+    return absl::DataLossError(absl::StrCat("a value ends at byte ", place.begin + place.length,
+                                            " of the packed rows (", "expected at most ",
+                                            values_->bytes(), ")"));
   }
   return absl::string_view(values_->data() + place.begin, place.length);
 }

@@ -26,7 +26,8 @@ class EncodedValues {
     uint64_t length = 0;
   };
 
-  // Row r has its Place at first + r * stride of `places`. `files`: nullptr: `values` has the bytes.
+  // Row r has its Place at first + r * stride of `places`. `files`: nullptr: `values` has the
+  // bytes.
   EncodedValues(std::shared_ptr<const MappedRange> places, size_t first, size_t stride,
                 std::shared_ptr<const MappedRange> values, std::shared_ptr<const FileReader> files)
       : places_(std::move(places)),

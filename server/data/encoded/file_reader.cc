@@ -15,9 +15,8 @@ namespace braid {
 absl::StatusOr<std::string> FileReader::Read(absl::string_view path) const {
   const std::string text(path);
   // The check that follows resolves links, so that a path cannot lead elsewhere.
-  BRAID_ASSIGN_OR_RETURN(
-      const std::string resolved,
-      ResolveDataPath(std::filesystem::path(directory_) / text, roots_, "path"));
+  BRAID_ASSIGN_OR_RETURN(const std::string resolved,
+                         ResolveDataPath(std::filesystem::path(directory_) / text, roots_, "path"));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const DataFile> file, DataFile::Open(resolved));
   if (file->bytes() > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat("'", Excerpt(text), "' has ", file->bytes(),

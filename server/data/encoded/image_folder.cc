@@ -301,10 +301,9 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenImageFolder(const std::string& d
   Listing listing(directory, roots);
   const bool flat = !children.images.empty();
   if (flat && !children.directories.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("directory '", directory, "' has images and the folder '",
-                     children.directories.front(),
-                     "' (expected images only, or a folder for each class)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "directory '", directory, "' has images and the folder '", children.directories.front(),
+        "' (expected images only, or a folder for each class)"));
   }
   for (const std::string& image : children.images) {
     BRAID_RETURN_IF_ERROR(listing.Add(image, 0));
@@ -313,8 +312,9 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenImageFolder(const std::string& d
     const std::string& name = children.directories[c];
     BRAID_ASSIGN_OR_RETURN(const int64_t images, listing.AddTree(name, static_cast<int64_t>(c)));
     if (images == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "class folder '", directory, "/", Excerpt(name), "' has no images (", kExpectedImages, ")"));
+      return absl::InvalidArgumentError(absl::StrCat("class folder '", directory, "/",
+                                                     Excerpt(name), "' has no images (",
+                                                     kExpectedImages, ")"));
     }
   }
   auto contents = std::make_shared<Contents>();

@@ -40,9 +40,9 @@ void RowAssembly::Put(int part, const std::vector<HostTensor>& tensors) {
   const auto index = static_cast<size_t>(part);
   counts_[index] = tensors.empty() ? 0 : tensors.front().rows();
   for (size_t t = 0; t < tensors.size(); ++t) {
-    std::memcpy(tensors_[t].memory.get() +
-                    index * static_cast<size_t>(part_rows_) * tensors_[t].row_bytes,
-                tensors[t].data, tensors[t].bytes);
+    std::memcpy(
+        tensors_[t].memory.get() + index * static_cast<size_t>(part_rows_) * tensors_[t].row_bytes,
+        tensors[t].data, tensors[t].bytes);
   }
 }
 

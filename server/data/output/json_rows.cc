@@ -146,20 +146,23 @@ arrow::Status AppendValue(const arrow::Array& array, int64_t row, size_t max_bin
     case arrow::Type::MAP:
       return AppendListOf<arrow::MapArray>(array, row, max_binary_bytes, out);
     case arrow::Type::STRUCT:
-      return AppendStruct(static_cast<const arrow::StructArray&>(array), row, max_binary_bytes, out);
+      return AppendStruct(static_cast<const arrow::StructArray&>(array), row, max_binary_bytes,
+                          out);
     case arrow::Type::BINARY:
-      AppendBinary(static_cast<const arrow::BinaryArray&>(array).GetView(row), max_binary_bytes, out);
+      AppendBinary(static_cast<const arrow::BinaryArray&>(array).GetView(row), max_binary_bytes,
+                   out);
       break;
     case arrow::Type::LARGE_BINARY:
-      AppendBinary(static_cast<const arrow::LargeBinaryArray&>(array).GetView(row), max_binary_bytes, out);
+      AppendBinary(static_cast<const arrow::LargeBinaryArray&>(array).GetView(row),
+                   max_binary_bytes, out);
       break;
     case arrow::Type::FIXED_SIZE_BINARY:
-      AppendBinary(static_cast<const arrow::FixedSizeBinaryArray&>(array).GetView(row), max_binary_bytes, out);
+      AppendBinary(static_cast<const arrow::FixedSizeBinaryArray&>(array).GetView(row),
+                   max_binary_bytes, out);
       break;
     case arrow::Type::DICTIONARY: {
       const auto& encoded = static_cast<const arrow::DictionaryArray&>(array);
-      return AppendValue(*encoded.dictionary(), encoded.GetValueIndex(row), max_binary_bytes,
-                         out);
+      return AppendValue(*encoded.dictionary(), encoded.GetValueIndex(row), max_binary_bytes, out);
     }
     default: {
       // Dates, decimals and others as Arrow prints them.

@@ -18,8 +18,8 @@ namespace braid {
 // become strings. Immutable. Thread-safe.
 class JsonRows {
  public:
-  // Requires at least one column. Of longer binary values, the first `max_binary_bytes` are followed
-  // by their number: "/9j/4AAQ… (1234 bytes)".
+  // Requires at least one column. Of longer binary values, the first `max_binary_bytes` are
+  // followed by their number: "/9j/4AAQ… (1234 bytes)".
   explicit JsonRows(const arrow::Schema& schema,
                     size_t max_binary_bytes = std::numeric_limits<size_t>::max());
 

@@ -17,6 +17,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/jobs/registry_trainer.h"
+#include "server/rpc/jobs/decode_messages.h"
 #include "server/rpc/training/spec_messages.h"
 #include "server/storage/names.h"
 
@@ -88,7 +89,61 @@ absl::StatusOr<TensorColumn> ReadColumn(const braid::v1::TensorColumn& message,
     }
     column.scale = message.scale();
   }
+  if ((message.decode().has_image() || message.decode().has_text()) &&
+      (column.type || column.scale != 1)) {
+    return InvalidField(absl::StrCat(field, ".datatype"),
+                        "given with decode (expected none: add to_float to the transforms)");
+  }
   return column;
+}
+
+// `evaluates`: evaluation_decode is allowed.
+absl::StatusOr<std::vector<ColumnDecode>> ReadColumnDecode(
+    const google::protobuf::RepeatedPtrField<braid::v1::TensorColumn>& messages,
+    const std::string& field, bool evaluates) {
+  std::vector<ColumnDecode> decode;
+  for (int i = 0; i < messages.size(); ++i) {
+    const braid::v1::TensorColumn& message = messages[i];
+    const std::string name = absl::StrCat(field, "[", i, "]");
+    ColumnDecode& column = decode.emplace_back();
+    BRAID_ASSIGN_OR_RETURN(column.spec,
+                           ReadDecode(message.decode(), absl::StrCat(name, ".decode")));
+    column.paths = message.decode().paths();
+    if (!evaluates && column.spec && IsRandom(*column.spec)) {
+      return InvalidField(absl::StrCat(name, ".decode"),
+                          "has random transforms (expected none in an inference job)");
+    }
+    if (!message.has_evaluation_decode()) {
+      continue;
+    }
+    const std::string evaluation = absl::StrCat(name, ".evaluation_decode");
+    if (!evaluates) {
+      return InvalidField(evaluation, "given for an inference job (expected decode)");
+    }
+    BRAID_ASSIGN_OR_RETURN(column.evaluation, ReadDecode(message.evaluation_decode(), evaluation));
+    if (!column.evaluation || message.evaluation_decode().paths()) {
+      return InvalidField(evaluation, column.evaluation ? "has paths (expected them in decode only)"
+                                                        : "missing (expected image or text)");
+    }
+    if (IsRandom(*column.evaluation)) {
+      return InvalidField(evaluation, "has random transforms (expected none)");
+    }
+  }
+  return decode;
+}
+
+absl::StatusOr<bool> ReadSkipUnreadable(int on_unreadable, const std::string& field) {
+  switch (on_unreadable) {
+    case braid::v1::JobData::ON_UNREADABLE_UNSPECIFIED:
+    case braid::v1::JobData::ON_UNREADABLE_FAIL:
+      return false;
+    case braid::v1::JobData::ON_UNREADABLE_SKIP:
+      return true;
+    default:
+      return InvalidField(field, absl::StrCat("unknown value ", on_unreadable,
+                                              " (expected ON_UNREADABLE_FAIL or "
+                                              "ON_UNREADABLE_SKIP)"));
+  }
 }
 
 absl::StatusOr<std::vector<TensorColumn>> ReadColumns(
@@ -109,7 +164,9 @@ absl::StatusOr<std::vector<TensorColumn>> ReadColumns(
   return columns;
 }
 
-absl::StatusOr<JobData> ReadData(const braid::v1::JobData& message, const std::string& field) {
+// `evaluates`: the job may evaluate.
+absl::StatusOr<JobData> ReadData(const braid::v1::JobData& message, const std::string& field,
+                                 bool evaluates) {
   JobData data;
   BRAID_RETURN_IF_ERROR(
       CheckGiven(absl::StrCat(field, ".path"), message.path(), "a file or folder"));
@@ -118,6 +175,15 @@ absl::StatusOr<JobData> ReadData(const braid::v1::JobData& message, const std::s
                          ReadColumns(message.inputs(), absl::StrCat(field, ".inputs")));
   BRAID_ASSIGN_OR_RETURN(data.targets,
                          ReadColumns(message.targets(), absl::StrCat(field, ".targets")));
+  BRAID_ASSIGN_OR_RETURN(
+      data.input_decode,
+      ReadColumnDecode(message.inputs(), absl::StrCat(field, ".inputs"), evaluates));
+  BRAID_ASSIGN_OR_RETURN(
+      data.target_decode,
+      ReadColumnDecode(message.targets(), absl::StrCat(field, ".targets"), evaluates));
+  BRAID_ASSIGN_OR_RETURN(
+      data.skip_unreadable,
+      ReadSkipUnreadable(message.on_unreadable(), absl::StrCat(field, ".on_unreadable")));
   return data;
 }
 
@@ -263,7 +329,7 @@ absl::Status ReadBest(const braid::v1::TrainingJob& job, TrainingJobSpec* spec) 
 absl::StatusOr<JobSpec> ReadTraining(const std::string& id, const braid::v1::TrainingJob& job) {
   TrainingJobSpec spec;
   BRAID_RETURN_IF_ERROR(ReadTrainer(id, job, &spec));
-  BRAID_ASSIGN_OR_RETURN(spec.data, ReadData(job.data(), "spec.train.data"));
+  BRAID_ASSIGN_OR_RETURN(spec.data, ReadData(job.data(), "spec.train.data", /*evaluates=*/true));
   BRAID_RETURN_IF_ERROR(ReadLength(job, &spec.plan));
   BRAID_RETURN_IF_ERROR(CheckRange("spec.train.batch_size", job.batch_size(), 1, kMaxBatchSize));
   spec.plan.batch_size = job.batch_size();
@@ -307,7 +373,7 @@ absl::StatusOr<JobSpec> ReadInference(const braid::v1::InferenceJob& job) {
   BRAID_RETURN_IF_ERROR(
       CheckRange("spec.infer.version", job.version(), 0, std::numeric_limits<int64_t>::max()));
   spec.version = job.version();
-  BRAID_ASSIGN_OR_RETURN(spec.data, ReadData(job.data(), "spec.infer.data"));
+  BRAID_ASSIGN_OR_RETURN(spec.data, ReadData(job.data(), "spec.infer.data", /*evaluates=*/false));
   if (!spec.data.targets.empty()) {
     return InvalidField("spec.infer.data.targets", "given (expected none)");
   }
@@ -341,6 +407,7 @@ void WriteResult(const JobResult& result, braid::v1::JobResult* message) {
   message->set_step(result.step);
   message->set_output(result.output);
   message->set_rows(result.rows);
+  message->set_skipped_rows(result.skipped_rows);
 }
 
 }  // namespace
@@ -457,6 +524,7 @@ void WriteProgress(const JobProgress& progress, braid::v1::JobProgress* message)
   message->set_rows_per_second(progress.rows_per_second);
   message->set_wait_seconds(progress.wait_seconds);
   message->set_durable_rows(progress.durable_rows);
+  message->set_skipped_rows(progress.skipped_rows);
 }
 
 void WriteTransition(const JobTransition& transition, braid::v1::JobTransition* message) {

@@ -9,7 +9,10 @@
 #include "gtest/gtest.h"
 #include "server/data/array_source.h"
 #include "server/data/npy_header.h"
+#include "server/data/row_cache.h"
+#include "server/data/table_source.h"
 #include "tests/fakes/host_tensors.h"
+#include "tests/fakes/number_decoder.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/data/tables.h"
@@ -103,6 +106,88 @@ TEST_F(BatchLoaderTest, DoesNotDependOnThreadsMemoryOrTheFirstBatch) {
                 (std::vector<std::vector<int64_t>>(expected.begin() + 5, expected.end())));
     }
   }
+}
+
+class DecodingLoaderTest : public ::testing::Test {
+ protected:
+  // Rows 0 to 99 hold their numbers, except for those in `bad`.
+  void SetUp() override {
+    std::string values;
+    for (int row = 0; row < 100; ++row) {
+      values += row == 0 ? "[\"" : ",\"";
+      values += row % 10 == 3 ? "bad\"" : std::to_string(row) + "\"";
+    }
+    WriteParquet(dir_.path() / "rows.parquet",
+                 *MakeBatch({{"image", arrow::binary(), values + "]"}}));
+    BRAID_ASSERT_OK_AND_ASSIGN(
+        const auto source,
+        OpenTableSource(DataFile::Open(dir_.path() / "rows.parquet").value()));
+    BRAID_ASSERT_OK_AND_ASSIGN(cache_, RowCache::Open(dir_.path() / "cache", 1'000'000));
+    BRAID_ASSERT_OK_AND_ASSIGN(
+        store_, cache_->Rows(source.get(),
+                             {{.name = "x",
+                               .columns = {"image"},
+                               .decoder = std::make_shared<const NumberDecoder>()}},
+                             [](int64_t) { return absl::OkStatus(); }));
+  }
+
+  BatchLoader::Options MakeOptions() const {
+    return {.store = store_,
+            .order = std::make_shared<RowOrder>(RowOrder::Options{.rows = 100, .seed = 3}),
+            .batch_size = 40,
+            .end_batch = 6,
+            .seed = 7,
+            .skip_unreadable = true};
+  }
+
+  const TempDir dir_;
+  std::unique_ptr<RowCache> cache_;
+  std::shared_ptr<const RowStore> store_;
+};
+
+TEST_F(DecodingLoaderTest, DoesNotDependOnThreadsOrTheFirstBatch) {
+  const auto load = [](const BatchLoader::Options& options) {
+    std::vector<std::vector<float>> batches;
+    const auto loader = BatchLoader::Create(options).value();
+    while (const auto batch = loader->Next().value()) {
+      batches.push_back(ValuesOf<float>(batch->tensors[0]));
+      EXPECT_EQ(batch->tensors[0].rows() + static_cast<int64_t>(batch->skipped.size()),
+                batch->position == 80 ? 20 : 40);
+      EXPECT_EQ(batches.back()[2], 7 + batch->epoch);
+    }
+    return batches;
+  };
+  const auto expected = load(MakeOptions());
+  ASSERT_EQ(expected.size(), 6u);
+  for (const int threads : {1, 3, 16}) {
+    BatchLoader::Options options = MakeOptions();
+    options.threads = threads;
+    EXPECT_EQ(load(options), expected);
+    options.first_batch = 4;
+    EXPECT_EQ(load(options),
+              (std::vector<std::vector<float>>(expected.begin() + 4, expected.end())));
+  }
+}
+
+TEST_F(DecodingLoaderTest, NamesTheRowThatCannotBeDecoded) {
+  BatchLoader::Options options = MakeOptions();
+  options.skip_unreadable = false;
+  options.threads = 4;
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto loader, BatchLoader::Create(options));
+  EXPECT_THAT(loader->Next(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("not a number (expected one)")));
+}
+
+TEST_F(DecodingLoaderTest, FailsIfNoRowOfABatchIsReadable) {
+  BatchLoader::Options options = MakeOptions();
+  options.order =
+      std::make_shared<RowOrder>(RowOrder::Options{.rows = 100, .seed = 3, .shuffle = false});
+  options.batch_size = 1;
+  options.first_batch = 13;
+  options.end_batch = 15;
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto loader, BatchLoader::Create(options));
+  EXPECT_THAT(loader->Next(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("all 1 rows of batch 13 are unreadable")));
 }
 
 TEST_F(BatchLoaderTest, DropsShortBatches) {

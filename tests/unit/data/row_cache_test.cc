@@ -15,6 +15,7 @@
 #include "server/data/npy_header.h"
 #include "server/data/table_source.h"
 #include "tests/fakes/host_tensors.h"
+#include "tests/fakes/number_decoder.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/data/tables.h"
@@ -23,6 +24,7 @@
 namespace braid {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -60,6 +62,51 @@ TEST_F(RowCacheTest, GathersRowsOfATable) {
   EXPECT_EQ(tensors[1].name, "target");
   EXPECT_EQ(tensors[1].type, DataType::kInt32);
   EXPECT_THAT(ValuesOf<int32_t>(tensors[1]), ElementsAre(99, 3));
+}
+
+TEST_F(RowCacheTest, PacksEncodedValuesOfAnyLength) {
+  const auto decoder = std::make_shared<const NumberDecoder>();
+  const std::vector<TensorColumn> columns = {
+      {.name = "x", .columns = {"image"}, .decoder = decoder}, {"target", {"id"}}};
+  const auto batch = MakeBatch({{"id", arrow::int64(), "[5, 6, 7, 8]"},
+                                {"image", arrow::binary(), R"(["1", "2000", null, "bad"])"}});
+  const auto source = Source(*batch);
+  for (int opened = 0; opened < 2; ++opened) {  // The second time, they are packed already.
+    const auto cache = Open();
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto store, cache->Rows(source.get(), columns, kIgnore));
+    EXPECT_EQ(store->rows(), 4);
+    EXPECT_TRUE(store->decodes());
+    EXPECT_EQ(store->row_bytes(), 3 * sizeof(float) + sizeof(int64_t));
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto tensors, store->Gather({1, 0}, {.seed = 4}));
+    EXPECT_EQ(tensors[0].name, "x");
+    EXPECT_THAT(ValuesOf<float>(tensors[0]), ElementsAre(2000, 1, 4, 1, 0, 4));
+    EXPECT_THAT(ValuesOf<int64_t>(tensors[1]), ElementsAre(6, 5));
+    EXPECT_THAT(store->Gather({1, 2}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                HasSubstr("column 'image', row 2: null")));
+    std::vector<SkippedRow> skipped;
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto rest, store->Gather({3, 1, 2}, {}, &skipped));
+    EXPECT_THAT(ValuesOf<int64_t>(rest[1]), ElementsAre(6));
+    EXPECT_THAT(skipped, SizeIs(2));
+    EXPECT_THAT(Files(), SizeIs(1));
+  }
+}
+
+TEST_F(RowCacheTest, ReadsFilesWhosePathsItPacked) {
+  Put(dir_.path() / "a.txt", "12");
+  const std::vector<TensorColumn> columns = {
+      {.name = "x",
+       .columns = {"path"},
+       .decoder = std::make_shared<const NumberDecoder>(),
+       .files = std::make_shared<const FileReader>(dir_.path(),
+                                                   std::vector<std::string>{dir_.path()})}};
+  const auto source = Source(*MakeBatch({{"path", arrow::utf8(), R"(["none.txt", "a.txt"])"}}));
+  const auto cache = Open();
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto store, cache->Rows(source.get(), columns, kIgnore));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto tensors, store->Gather({1}));
+  EXPECT_THAT(ValuesOf<float>(tensors[0]), ElementsAre(12, 1, 0));
+  EXPECT_THAT(store->Gather({0}),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("row 0"), HasSubstr("(file 'none.txt')"))));
 }
 
 TEST_F(RowCacheTest, PacksAgainOnlyIfTheFileOrTheColumnsDiffer) {

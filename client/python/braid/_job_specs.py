@@ -9,57 +9,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from braid import _fields, _options, _protocol, _specs
+from braid import _decode_specs, _fields, _options, _protocol, _specs
 from braid._fields import Field, Table, choice, flag, integer, number, text, texts, within
+from braid._sections import group, read, section, set_fields, write
 
 _JobSpec = _protocol.message("braid.v1.JobSpec")
 
 _EVERY = re.compile(r"([1-9][0-9]*) (epoch|step)s?")
 # Options of a trainer that a job does not have.
 _EXCLUDED_OPTIONS = ("idle_timeout",)
-
-
-def _write(message: Any, values: Any, table: Table, path: str) -> None:
-    """Sets the fields of `message` from a dict. path: of the dict in the spec; "": the top."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{path}: {values!r} (expected keys and values)")
-    for key, value in values.items():
-        where = f"{path}.{key}" if path else str(key)
-        if key not in table:
-            raise ValueError(f"{where}: unknown key (expected one of {', '.join(table)})")
-        if value is not None:
-            table[key].put(message, where, value)
-
-
-def _present(message: Any) -> dict[str, Any]:
-    return {field.name: value for field, value in message.ListFields()}
-
-
-def _read(present: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    values = {key: field.get(present) for key, field in table.items()}
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _group(table: Table) -> Field:
-    """Field of a dict whose keys are fields of the same message."""
-    return Field(
-        lambda message, key, value: _write(message, value, table, key),
-        lambda present: _read(present, table) or None,
-    )
-
-
-def _section(name: str, table: Table) -> Field:
-    """Field of a dict whose keys are fields of the submessage `name`."""
-
-    def put(message: Any, key: str, value: Any) -> None:
-        section = getattr(message, name)
-        section.SetInParent()
-        _write(section, value, table, key)
-
-    return Field(
-        put,
-        lambda present: _read(_present(present[name]), table) if name in present else None,
-    )
 
 
 def _put_columns(message: Any, key: str, value: Any) -> None:
@@ -90,6 +48,8 @@ _COLUMN: Table = {
     "column": Field(_put_columns, _get_columns),
     "dtype": text("datatype"),
     "scale": Field(_put_scale, number("scale").get),
+    "decode": _decode_specs.decode("decode"),
+    "evaluation_decode": _decode_specs.decode("evaluation_decode"),
 }
 _VERSION = Field(_put_version, integer("version").get)
 
@@ -105,12 +65,12 @@ def _columns(name: str) -> Field:
             entry = getattr(message, name).add(name=str(tensor))
             if column is not None:
                 column = column if isinstance(column, Mapping) else {"column": column}
-                _write(entry, column, _COLUMN, f"{key}.{tensor}")
+                write(entry, column, _COLUMN, f"{key}.{tensor}")
 
     def get(present: Mapping[str, Any]) -> Any:
         columns = {}
         for column in present.get(name, ()):
-            values = _read(_present(column), _COLUMN)
+            values = read(set_fields(column), _COLUMN)
             columns[column.name] = (
                 values.get("column", column.name) if set(values) <= {"column"} else values
             )
@@ -160,6 +120,7 @@ def _get_optimizer(present: Mapping[str, Any]) -> Any:
     return _specs.optimizer_from_proto(present["optimizer"]) if "optimizer" in present else None
 
 
+_ON_UNREADABLE = choice("on_unreadable", {"fail": 1, "skip": 2})
 _EVALUATE: Table = {
     "path": text("path"),
     "every": Field(_put_every, _get_every),
@@ -173,14 +134,15 @@ _TRAIN: Table = {
     "version": _VERSION,
     "from_trainer": text("from_trainer"),
     "from_checkpoint": text("from_checkpoint"),
-    "data": _group({
+    "data": group({
         "path": within("data", text("path")),
         "inputs": within("data", _columns("inputs")),
         "targets": within("data", _columns("targets")),
-        "split": _group({"validation": number("validation_split")}),
+        "on_unreadable": within("data", _ON_UNREADABLE),
+        "split": group({"validation": number("validation_split")}),
         "weights": text("weight_column"),
     }),
-    "evaluate": _section("evaluation", _EVALUATE),
+    "evaluate": section("evaluation", _EVALUATE),
     "optimizer": Field(_put_optimizer, _get_optimizer),
     "epochs": integer("epochs"),
     "steps": integer("steps"),
@@ -198,8 +160,12 @@ _TRAIN: Table = {
 _INFER: Table = {
     "model": text("model"),
     "version": _VERSION,
-    "data": _section("data", {"path": text("path"), "inputs": _columns("inputs")}),
-    "output": _section("output", {
+    "data": section("data", {
+        "path": text("path"),
+        "inputs": _columns("inputs"),
+        "on_unreadable": _ON_UNREADABLE,
+    }),
+    "output": section("output", {
         "path": text("path"),
         "format": choice("format", {"parquet": 1, "npy": 2, "jsonl": 3}),
         "keep": texts("keep"),
@@ -235,8 +201,8 @@ def to_proto(spec: Mapping[str, Any]) -> Any:
     proto = _JobSpec()
     job = getattr(proto, kind)
     job.SetInParent()
-    _write(proto, {key: values.pop(key) for key in _SPEC if key in values}, _SPEC, "")
-    _write(job, values, _KINDS[kind], "")
+    write(proto, {key: values.pop(key) for key in _SPEC if key in values}, _SPEC, "")
+    write(job, values, _KINDS[kind], "")
     if kind == "train":
         _add_losses(job, loss, values)
     return proto
@@ -250,8 +216,8 @@ def from_proto(proto: Any) -> dict[str, Any]:
     job = getattr(proto, kind)
     spec = {
         "kind": kind,
-        **_read(_present(job), _KINDS[kind]),
-        **_read(_present(proto), _SPEC),
+        **read(set_fields(job), _KINDS[kind]),
+        **read(set_fields(proto), _SPEC),
     }
     if kind == "train" and job.losses:
         losses = [_specs.loss_from_proto(loss) for loss in job.losses]

@@ -48,6 +48,8 @@ class JobProgress:
     rows_per_second: mean of the last seconds; 0 unless the job runs.
     wait_seconds: time that the devices waited for data, since the job last started.
     durable_rows: rows that a crash of the server cannot undo.
+    skipped_rows: rows among `rows` that were left out, because they are unreadable
+        ("on_unreadable": "skip").
     """
 
     rows: int = 0
@@ -60,6 +62,7 @@ class JobProgress:
     rows_per_second: float = 0.0
     wait_seconds: float = 0.0
     durable_rows: int = 0
+    skipped_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class JobResult:
         the last step.
     step: steps before a training job's weights.
     output, rows: path on the server and number of rows of an inference job's output.
+    skipped_rows: rows that were left out, because they are unreadable; in a training job over all
+        epochs.
     """
 
     version: int | None
@@ -111,6 +116,7 @@ class JobResult:
     step: int
     output: str
     rows: int
+    skipped_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -204,7 +210,8 @@ class Jobs:
         """Submits a job that trains `model`, and returns it without waiting for its end.
 
         data: dict with "path", "inputs" and "targets": column of the dataset by name of the input
-            or target, or a dict with "column", "dtype" and "scale". Optional: "split":
+            or target, or a dict with "column", "dtype", "scale" and "decode" (see `infer`), which
+            may be random if "evaluation_decode" is not. Optional: "on_unreadable", "split":
             {"validation": 0.1}, "weights": a column.
         optimizer, loss: as for `Client.create_trainer`.
         batch_size: rows of a step, over all devices.
@@ -262,7 +269,9 @@ class Jobs:
         """Submits a job that runs `model` on all rows of a dataset, and returns it without waiting.
 
         data: dict with "path" and "inputs": column of the dataset by name of the input, or a dict
-            with "column", "dtype" and "scale".
+            with "column", "dtype", "scale" and "decode": how the column's images or texts become
+            the tensor, such as {"image": {"transforms": [{"resize": 256}, "to_float"]}}. Optional:
+            "on_unreadable": "fail" or "skip", for rows that cannot be decoded.
         output: dict with "path", which ends in ".parquet", ".npy", ".jsonl" or "/". Optional:
             "format", "keep": columns to copy, "outputs": column by name of the model's output,
             "overwrite".
@@ -540,6 +549,7 @@ def _progress(proto: Any) -> JobProgress:
         rows_per_second=proto.rows_per_second,
         wait_seconds=proto.wait_seconds,
         durable_rows=proto.durable_rows,
+        skipped_rows=proto.skipped_rows,
     )
 
 
@@ -573,6 +583,7 @@ def _info(proto: Any) -> JobInfo:
             step=result.step,
             output=result.output,
             rows=result.rows,
+            skipped_rows=result.skipped_rows,
         )
         if proto.HasField("result")
         else None,

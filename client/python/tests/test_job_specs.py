@@ -16,6 +16,17 @@ TRAIN = {
     "seed": 1,
     "publish": "last",
 }
+# Every transform, with and without arguments.
+DECODE = {"image": {"transforms": [
+    {"resize": {"size": [256, 300], "interpolation": "bicubic"}},
+    {"center_crop": 224},
+    {"random_crop": {"size": 200, "padding": 4}},
+    {"random_resized_crop": {"size": 224, "scale": [0.5, 1.0], "ratio": [1.0, 1.0]}},
+    "random_horizontal_flip",
+    {"random_vertical_flip": 0.25},
+    "to_float",
+    {"normalize": {"mean": [0.5], "std": [0.25]}},
+]}}  # fmt: skip
 INFER = {
     "kind": "infer",
     "model": "fashion",
@@ -60,6 +71,18 @@ def test_inference_spec():
     changed(TRAIN, "data.weights", "weight"),
     changed(TRAIN, "data.inputs", {"x": {"column": "image", "dtype": "FP32", "scale": 0.5}}),
     changed(TRAIN, "data.inputs", {"x": ["area", "rooms"]}),
+    changed(TRAIN, "data.inputs", {"x": {"column": "image", "decode": DECODE}}),
+    changed(TRAIN, "data.inputs", {"x": {
+        "column": "file",
+        "decode": {"paths": True},
+        "evaluation_decode": {"image": {"channels": 1, "max_pixels": 1000}},
+    }}),
+    changed(TRAIN, "data.inputs", {"x": {
+        "column": "text",
+        "decode": {"tokenizer": "tokenizer.json", "max_length": 16, "pad_token": 0, "mask": "m"},
+    }}),
+    changed(TRAIN, "data.on_unreadable", "skip"),
+    changed(INFER, "data.on_unreadable", "fail"),
     changed(TRAIN, "schedule", {"name": "StepLR", "step_size": 10}),
     changed(TRAIN, "loss", [{"name": "mse", "factor": 2.0}, {"name": "l1", "target": "b"}]),
     {**TRAIN, "shuffle": False, "drop_last": True, "tags": ["a", "b"], "priority": -2},
@@ -83,7 +106,21 @@ def test_specs_survive_the_conversion(spec):
     (TRAIN, "data.input", {}, "data.input: unknown key (expected one of path, inputs, targets, "),
     (TRAIN, "data.split.test", 0.1, "data.split.test: unknown key (expected one of validation)"),
     (TRAIN, "data.inputs", {"x": {"colum": "y"}},
-     "data.inputs.x.colum: unknown key (expected one of column, dtype, scale)"),
+     "data.inputs.x.colum: unknown key (expected one of column, dtype, scale, decode, "),
+    (TRAIN, "data.inputs.x", {"decode": {"image": {"transforms": [{"blur": 3}]}}},
+     "data.inputs.x.decode.image.transforms[0]: unknown transform 'blur' (expected one of resize, "),
+    (TRAIN, "data.inputs.x", {"decode": {"image": {"transforms": [{"resize": "a"}]}}},
+     "data.inputs.x.decode.image.transforms[0].resize.size: 'a' (expected an integer, or height"),
+    (TRAIN, "data.inputs.x", {"decode": {"image": {"transforms": [{"resize": 3, "a": 1}]}}},
+     "data.inputs.x.decode.image.transforms[0]: {'resize': 3, 'a': 1} (expected one transform"),
+    (TRAIN, "data.inputs.x", {"decode": {"image": {"transforms": "to_float"}}},
+     "data.inputs.x.decode.image.transforms: 'to_float' (expected a list of transforms)"),
+    (TRAIN, "data.inputs.x", {"decode": {"image": {}, "max_length": 3}},
+     "data.inputs.x.decode.max_length: given with image (expected one of them)"),
+    (TRAIN, "data.inputs.x", {"decode": {"max_length": 3}},
+     "data.inputs.x.decode.tokenizer: missing"),
+    (TRAIN, "data.on_unreadable", "drop",
+     "data.on_unreadable: unknown value 'drop' (expected one of fail, skip)"),
     (TRAIN, "data.inputs", ["x"], "data.inputs: ['x'] (expected a column for each name)"),
     (TRAIN, "data.inputs", {"x": 3}, "data.inputs.x.column: 3 (expected a column, or a list of columns)"),
     (TRAIN, "data.inputs", {"x": {"dtype": "FP32", "scale": 0}},
@@ -113,7 +150,7 @@ def test_specs_survive_the_conversion(spec):
     (INFER, "output.keeps", [], "output.keeps: unknown key (expected one of path, format, keep, "),
     (INFER, "output.format", "csv",
      "output.format: unknown value 'csv' (expected one of parquet, npy, jsonl)"),
-    (INFER, "data.targets", {}, "data.targets: unknown key (expected one of path, inputs)"),
+    (INFER, "data.targets", {}, "data.targets: unknown key (expected one of path, inputs, on_unreadable)"),
     (INFER, "epochs", 1, "epochs: unknown key (expected one of kind, model, version, data, "),
 ])  # fmt: skip
 def test_errors_name_the_path_of_the_key(spec, path, value, message):

@@ -363,6 +363,8 @@ def _result_text(info: JobInfo) -> str:
     parts += [f"{name} {value:g}" for name, value in result.metrics.items()]
     if result.output:
         parts.append(f"{count_text(result.rows, 'row')} in {result.output}")
+    if result.skipped_rows:
+        parts.append(f"{count_text(result.skipped_rows, 'unreadable row')} left out")
     return "  ".join(parts)
 
 

@@ -71,8 +71,8 @@ absl::Status AddFiles(const std::string& root, const std::string& path, FoundFil
     BRAID_RETURN_IF_ERROR(
         AddFiles(root, path.empty() ? name : absl::StrCat(path, "/", name), files));
   }
-  const bool skipped = error == std::errc::no_such_file_or_directory ||
-                       error == std::errc::permission_denied;
+  const bool skipped =
+      error == std::errc::no_such_file_or_directory || error == std::errc::permission_denied;
   return error && !skipped ? FileError(error.value(), "list", absolute) : absl::OkStatus();
 }
 

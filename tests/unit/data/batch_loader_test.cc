@@ -120,15 +120,14 @@ class DecodingLoaderTest : public ::testing::Test {
     WriteParquet(dir_.path() / "rows.parquet",
                  *MakeBatch({{"image", arrow::binary(), values + "]"}}));
     BRAID_ASSERT_OK_AND_ASSIGN(
-        const auto source,
-        OpenTableSource(DataFile::Open(dir_.path() / "rows.parquet").value()));
+        const auto source, OpenTableSource(DataFile::Open(dir_.path() / "rows.parquet").value()));
     BRAID_ASSERT_OK_AND_ASSIGN(cache_, RowCache::Open(dir_.path() / "cache", 1'000'000));
-    BRAID_ASSERT_OK_AND_ASSIGN(
-        store_, cache_->Rows(source.get(),
-                             {{.name = "x",
-                               .columns = {"image"},
-                               .decoder = std::make_shared<const NumberDecoder>()}},
-                             [](int64_t) { return absl::OkStatus(); }));
+    BRAID_ASSERT_OK_AND_ASSIGN(store_,
+                               cache_->Rows(source.get(),
+                                            {{.name = "x",
+                                              .columns = {"image"},
+                                              .decoder = std::make_shared<const NumberDecoder>()}},
+                                            [](int64_t) { return absl::OkStatus(); }));
   }
 
   BatchLoader::Options MakeOptions() const {

@@ -97,8 +97,8 @@ TEST_F(RowCacheTest, ReadsFilesWhosePathsItPacked) {
       {.name = "x",
        .columns = {"path"},
        .decoder = std::make_shared<const NumberDecoder>(),
-       .files = std::make_shared<const FileReader>(dir_.path(),
-                                                   std::vector<std::string>{dir_.path()})}};
+       .files =
+           std::make_shared<const FileReader>(dir_.path(), std::vector<std::string>{dir_.path()})}};
   const auto source = Source(*MakeBatch({{"path", arrow::utf8(), R"(["none.txt", "a.txt"])"}}));
   const auto cache = Open();
   BRAID_ASSERT_OK_AND_ASSIGN(const auto store, cache->Rows(source.get(), columns, kIgnore));

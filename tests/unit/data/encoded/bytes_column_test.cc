@@ -33,8 +33,8 @@ TEST(BytesColumn, ReadsDictionaries) {
 }
 
 TEST(BytesColumn, ReadsImagesOfHuggingFaceDatasets) {
-  const auto type = arrow::struct_(
-      {arrow::field("bytes", arrow::binary()), arrow::field("path", arrow::utf8())});
+  const auto type =
+      arrow::struct_({arrow::field("bytes", arrow::binary()), arrow::field("path", arrow::utf8())});
   ASSERT_TRUE(HoldsBytes(*type));
   const auto array =
       ArrayOf(type, R"([{"bytes": "jpg", "path": "a.jpg"}, {"bytes": null, "path": "b"}, null])");

@@ -39,11 +39,10 @@ TEST(DecodeRows, DecodesAllColumnsAndTheirFurtherTensors) {
   const NumberDecoder plain;
   const NumberDecoder masked("mask");
   std::vector<int64_t> rows = {5, 2};
-  BRAID_ASSERT_OK_AND_ASSIGN(
-      const auto columns,
-      DecodeColumns({TextColumn("a", plain, {{2, "20"}, {5, "50"}}),
-                     TextColumn("b", masked, {{2, "7"}, {5, "8"}})},
-                    {.seed = 1, .epoch = 2}, &rows, nullptr));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto columns,
+                             DecodeColumns({TextColumn("a", plain, {{2, "20"}, {5, "50"}}),
+                                            TextColumn("b", masked, {{2, "7"}, {5, "8"}})},
+                                           {.seed = 1, .epoch = 2}, &rows, nullptr));
   ASSERT_THAT(columns, SizeIs(2));
   EXPECT_EQ(columns[0][0].name, "x");
   EXPECT_THAT(ValuesOf<float>(columns[0][0]), ElementsAre(50, 5, 3, 20, 2, 3));
@@ -74,9 +73,8 @@ TEST(DecodeRows, LeavesUnreadableRowsOutOfAllColumns) {
 TEST(DecodeRows, ReturnsTheFirstErrorUnlessRowsMayBeLeftOut) {
   const NumberDecoder decoder;
   std::vector<int64_t> rows = {0, 1};
-  EXPECT_THAT(
-      DecodeColumns({TextColumn("a", decoder, {{0, "1"}, {1, "bad"}})}, {}, &rows, nullptr),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("row 1: not a number")));
+  EXPECT_THAT(DecodeColumns({TextColumn("a", decoder, {{0, "1"}, {1, "bad"}})}, {}, &rows, nullptr),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("row 1: not a number")));
 }
 
 TEST(DecodeRows, ReturnsErrorsThatConcernNoRow) {

@@ -33,7 +33,8 @@ TEST(FileReader, ReadsNothingOutsideOfTheRoots) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("leaves the data roots")));
   }
   fs::create_symlink(dir.path() / "secret", dir.path() / "data/link");
-  EXPECT_THAT(reader.Read("link"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("leaves")));
+  EXPECT_THAT(reader.Read("link"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("leaves")));
 }
 
 TEST(FileReader, NamesTheFileInErrors) {
@@ -46,8 +47,8 @@ TEST(FileReader, NamesTheFileInErrors) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a regular file")));
   Put(dir.path() / "large", "");
   fs::resize_file(dir.path() / "large", FileReader::kMaxBytes + 1);
-  EXPECT_THAT(reader.Read("large"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected at most 268435456")));
+  EXPECT_THAT(reader.Read("large"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("expected at most 268435456")));
 }
 
 }  // namespace

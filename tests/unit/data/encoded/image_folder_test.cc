@@ -101,7 +101,8 @@ TEST_F(ImageFolderTest, IdentityCoversNamesSizesAndTimes) {
   PutImage("cat/1.jpg", "ab");
   const std::string size = Open().value()->Identity();
   EXPECT_NE(size, first);
-  fs::last_write_time(root_ / "cat/1.jpg", fs::file_time_type::clock::now() - std::chrono::hours(1));
+  fs::last_write_time(root_ / "cat/1.jpg",
+                      fs::file_time_type::clock::now() - std::chrono::hours(1));
   const std::string time = Open().value()->Identity();
   EXPECT_NE(time, size);
   fs::rename(root_ / "cat/1.jpg", root_ / "cat/2.jpg");

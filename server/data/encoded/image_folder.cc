@@ -41,7 +41,7 @@ constexpr size_t kImageBatchBytes = size_t{16} << 20;
 constexpr int64_t kMaxImageRows = 65'536;
 
 bool HasDotName(const fs::path& path) {
-  const std::string& name = path.filename().native();
+  const std::string name = path.filename().string();
   return name.empty() || name.front() == '.';
 }
 

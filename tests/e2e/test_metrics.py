@@ -23,8 +23,12 @@ ROWS = 97
 
 
 @pytest.fixture(scope="module")
-def server(start_server: Callable[..., Server]) -> Server:
-    return start_server("cpu*2", names=("mlp", "chain"))
+def server(
+    start_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory
+) -> Server:
+    datasets = tmp_path_factory.mktemp("datasets")
+    flags = (f"--dataset_root={datasets}", "--dataset_quota=1000000")
+    return start_server("cpu*2", names=("mlp", "chain"), flags=flags)
 
 
 @pytest.fixture(scope="module")

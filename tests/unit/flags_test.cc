@@ -170,13 +170,13 @@ TEST_F(FlagsTest, ParsesLimitFlags) {
   EXPECT_EQ(options->model_allowlist, "f");
 }
 
-TEST_F(FlagsTest, RequiresRelatedFilesTogether) {
+TEST_F(FlagsTest, RequiresRelatedFlagsTogether) {
   for (const auto& [flags, name] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--tls_cert=a"}, "--tls_cert: requires both --tls_cert and --tls_key"},
            {{"--tls_key=a"}, "--tls_key: requires both --tls_cert and --tls_key"},
            {{"--tls_client_ca=a"}, "--tls_client_ca: requires --tls_cert and --tls_key"},
-           {{"--auth_certificates=a", "--tls_cert=a", "--tls_key=a"},
-            "requires --tls_client_ca"}}) {
+           {{"--auth_certificates=a", "--tls_cert=a", "--tls_key=a"}, "requires --tls_client_ca"},
+           {{"--dataset_quota=1"}, "--dataset_quota: requires --dataset_root"}}) {
     EXPECT_FALSE(Parse(flags));
     EXPECT_EQ(exit_code_, 2);
     EXPECT_THAT(stderr_, HasSubstr(name));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,12 +67,14 @@ def put(
     payload = request.SerializeToString()
     furthest, attempt = -1, 0
     while True:
-        started = channel.call(start, payload, remaining(deadline))
+        # A wrong address fails soon. A server that was there is waited for.
+        attempts = None if furthest < 0 else math.inf
+        started = channel.call(start, payload, remaining(deadline), attempts=attempts)
         if started.complete:
             report("upload", total, total)
             return StoredDataset(started.path, "unchanged", len(files), total)
         received = sum(started.received_bytes)
-        # Only attempts that transferred nothing count.
+        # Counts the attempts since the last one that transferred something.
         attempt = 1 if received > furthest else attempt + 1
         furthest = max(furthest, received)
         report("upload", received, total)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,20 @@ TEST(StateMetricsTest, ReportsTheServersState) {
   EXPECT_THAT(Serialize(metrics), AllOf(HasSubstr("braid_trainers{state=\"running\"} 2\n"),
                                         HasSubstr("braid_trainers{state=\"failed\"} 1\n"),
                                         HasSubstr("braid_build_info{version=\"1.2\"} 1\n")));
+}
+
+TEST(StateMetricsTest, ReportsTheQuotaOfDatasetsIfThereIsOne) {
+  const auto text = [](std::optional<int64_t> bytes, std::optional<int64_t> quota) {
+    ServerState state{"1.2"};
+    state.dataset_bytes = bytes;
+    state.dataset_quota = quota;
+    return Serialize(StateMetrics([state] { return state; }));
+  };
+  EXPECT_THAT(text(30, 100), AllOf(HasSubstr("braid_dataset_bytes 30\n"),
+                                   HasSubstr("braid_dataset_quota_bytes 100\n")));
+  EXPECT_THAT(text(30, std::nullopt),
+              AllOf(HasSubstr("braid_dataset_bytes 30\n"), Not(HasSubstr("quota"))));
+  EXPECT_THAT(text(std::nullopt, std::nullopt), Not(HasSubstr("braid_dataset_")));
 }
 
 TEST(StateMetricsTest, EmptyFamiliesAreAbsent) {

@@ -39,6 +39,9 @@ TEST(AuditDetailsTest, ContainWhatTheRequestSets) {
   braid::v1::PreviewDatasetRequest preview;
   preview.set_path("t.csv");
   EXPECT_THAT(DetailsOf(preview, Subject::kServer), ElementsAre(Detail("path", "t.csv")));
+  braid::v1::DeleteDatasetRequest dataset;
+  dataset.set_dataset("d");
+  EXPECT_THAT(DetailsOf(dataset, Subject::kServer), ElementsAre(Detail("dataset", "d")));
   inference::SystemSharedMemoryRegisterRequest region;
   region.set_name("r");
   region.set_key("/k");

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "braid/v1/data.pb.h"
 #include "braid/v1/training.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -132,6 +133,16 @@ TEST(StringLimitsTest, DoesNotLimitTensorsAndNumbers) {
     backward.add_output_gradients();
   }
   EXPECT_THAT(CheckStrings(backward), IsOk());
+}
+
+TEST(StringLimitsTest, LimitsPathsOfDatasetsButNotTheirNumber) {
+  braid::v1::StartDatasetUploadRequest start;
+  for (int i = 0; i < 1025; ++i) {
+    start.add_files()->set_path(std::to_string(i));
+  }
+  EXPECT_THAT(CheckStrings(start), IsOk());
+  start.mutable_files(3)->set_path(std::string(1025, 'a'));
+  EXPECT_THAT(CheckStrings(start), RefusesField("files[3].path", HasSubstr("1025 bytes")));
 }
 
 TEST(StringLimitsTest, LimitsStringsOfInferenceRequests) {

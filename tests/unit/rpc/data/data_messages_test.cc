@@ -74,5 +74,23 @@ TEST_F(DataMessagesTest, NamesTheInvalidFieldOfAPreview) {
               RefusesField("columns", HasSubstr("unknown column 'label'")));
 }
 
+TEST(ReadManifestTest, ReadsFilesAndChecksums) {
+  braid::v1::StartDatasetUploadRequest request;
+  request.set_dataset("set");
+  braid::v1::DatasetFile* const file = request.add_files();
+  file->set_path("a.npy");
+  file->set_bytes(3);
+  file->set_sha256(Sha256Hex(Sha256("abc")));
+  BRAID_ASSERT_OK_AND_ASSIGN(const DatasetManifest manifest, ReadManifest(request));
+  EXPECT_EQ(manifest.dataset, "set");
+  ASSERT_EQ(manifest.files.size(), 1u);
+  EXPECT_EQ(manifest.files[0].path, "a.npy");
+  EXPECT_EQ(manifest.files[0].bytes, 3);
+  EXPECT_EQ(manifest.files[0].sha256, Sha256("abc"));
+  file->set_sha256("abc");
+  EXPECT_THAT(ReadManifest(request),
+              RefusesField("files[0].sha256", HasSubstr("'abc' (expected 64 hexadecimal digits)")));
+}
+
 }  // namespace
 }  // namespace braid

@@ -115,8 +115,8 @@ def preview(flags: Flags, path: str, columns: Sequence[str], rows: int) -> None:
 
 @command.command(
     "put",
-    help="Upload a file or folder to a server with --dataset_root, as the dataset NAME. To continue "
-    "an upload that was interrupted, run the same command again.",
+    help="Upload a file or folder to a server with --dataset_root, as the dataset NAME. To "
+    "continue an upload that was interrupted, run the same command again.",
     short_help="Upload a file or folder as a dataset",
 )
 @click.argument("path", type=click.Path())

@@ -1,0 +1,209 @@
+// Datasets of jobs whose columns are decoded.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arrow/api.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/jobs/check_columns.h"
+#include "server/jobs/dataset.h"
+#include "server/jobs/dataset_batches.h"
+#include "server/jobs/dataset_input.h"
+#include "tests/fakes/host_tensors.h"
+#include "tests/fakes/number_decoder.h"
+#include "tests/fakes/status_matchers.h"
+#include "tests/fakes/temp_dir.h"
+#include "tests/unit/data/tables.h"
+#include "tests/unit/jobs/fake_context.h"
+#include "tests/unit/storage/file_tools.h"
+
+namespace braid {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Number of rows; those with row % 7 == 3 and the last two are unreadable.
+constexpr int64_t kRows = 30;
+
+bool IsReadable(int64_t row) { return row % 7 != 3 && row < kRows - 2; }
+
+class DatasetDecodeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string images;
+    std::string ids;
+    for (int64_t row = 0; row < kRows; ++row) {
+      const std::string text = IsReadable(row) ? std::to_string(10 * row) : "bad";
+      images += (row == 0 ? "[\"" : ",\"") + text + "\"";
+      ids += (row == 0 ? "[" : ",") + std::to_string(row);
+    }
+    WriteParquet(dir_.path() / "rows.parquet", *MakeBatch({{"image", arrow::binary(), images + "]"},
+                                                           {"id", arrow::int64(), ids + "]"}}));
+    config_.name = "net";
+    config_.max_batch_size = 8;
+    config_.inputs = {{.name = "x", .type = DataType::kFp32, .dims = {3}}};
+    config_.inputs[0].decoder = std::make_shared<const NumberDecoder>();
+    config_.inputs[0].decode_json = "{}";
+  }
+
+  DatasetOptions MakeOptions() const {
+    DatasetOptions options{.path = "rows.parquet",
+                           .inputs = {{"x", {"image"}}},
+                           .path_field = "spec.infer.data.path",
+                           .columns_field = "spec.infer.data"};
+    options.skip_unreadable = true;
+    options.model = [this] { return config_; };
+    return options;
+  }
+
+  DataDirectories Directories() const { return {{dir_.path()}, dir_.path()}; }
+
+  // Reads all rows in requests of at most `max_rows`.
+  std::vector<InputRows> Read(int64_t first_row, int64_t max_rows) {
+    DatasetInput input({MakeOptions(), {"id"}}, Directories());
+    std::string identity;
+    EXPECT_EQ(input.Rows(&identity).value(), kRows);
+    const auto stream = input.Open(first_row).value();
+    std::vector<InputRows> all;
+    int64_t next = first_row;
+    while (auto rows = stream->Next(max_rows).value()) {
+      EXPECT_EQ(rows->first, next);
+      next = rows->end();
+      all.push_back(*std::move(rows));
+    }
+    EXPECT_EQ(next, kRows);
+    return all;
+  }
+
+  const TempDir dir_;
+  ModelConfig config_;
+  FakeContext context_;
+};
+
+TEST_F(DatasetDecodeTest, StreamsReadableRowsInOrderFromAnyRow) {
+  for (const int64_t max_rows : {1, 4, 100}) {
+    for (const int64_t first : {0, 3, 5, 28}) {
+      std::vector<int64_t> ids;
+      size_t skipped = 0;
+      for (const InputRows& rows : Read(first, max_rows)) {
+        EXPECT_LE(rows.count, max_rows);
+        skipped += rows.skipped.size();
+        const auto& kept = *static_cast<const arrow::RecordBatch*>(rows.kept.get());
+        for (int64_t r = 0; r < rows.count; ++r) {
+          ids.push_back(Int64s(kept, "id")[static_cast<size_t>(r)]);
+          EXPECT_EQ(ValuesOf<float>(rows.inputs.at(0))[static_cast<size_t>(3 * r)],
+                    static_cast<float>(10 * ids.back()));
+        }
+      }
+      std::vector<int64_t> expected;
+      for (int64_t row = first; row < kRows; ++row) {
+        if (IsReadable(row)) {
+          expected.push_back(row);
+        }
+      }
+      EXPECT_EQ(ids, expected);
+      EXPECT_EQ(skipped, static_cast<size_t>(kRows - first) - expected.size());
+    }
+  }
+}
+
+TEST_F(DatasetDecodeTest, TrainsOnReadableRows) {
+  DatasetOptions data = MakeOptions();
+  data.targets = {{"target", {"id"}}};
+  const auto cache = RowCache::Open(dir_.path() / "cache", 1'000'000).value();
+  DatasetBatches source({.data = data, .batch_size = 10, .seed = 5}, Directories(), cache.get());
+  std::string identity;
+  EXPECT_EQ(source.Rows(&context_, &identity).value(), kRows);
+  const auto stream = source.Open(0).value();
+  for (int batch = 0; batch < 6; ++batch) {
+    const TrainingBatch rows = *stream->Next().value();
+    EXPECT_EQ(rows.rows + static_cast<int64_t>(rows.skipped.size()), 10);
+    const std::vector<int64_t> ids = ValuesOf<int64_t>(rows.targets.at(0));
+    for (size_t r = 0; r < ids.size(); ++r) {
+      EXPECT_EQ(ValuesOf<float>(rows.inputs.at(0))[3 * r], static_cast<float>(10 * ids[r]));
+      // Seed and epoch.
+      EXPECT_EQ(ValuesOf<float>(rows.inputs.at(0))[3 * r + 2], static_cast<float>(5 + batch / 3));
+    }
+  }
+}
+
+TEST_F(DatasetDecodeTest, FailsAtTheFirstUnreadableRowUnlessRowsMayBeLeftOut) {
+  DatasetOptions options = MakeOptions();
+  options.skip_unreadable = false;
+  DatasetInput input({options, {}}, Directories());
+  std::string identity;
+  EXPECT_THAT(input.Rows(&identity), IsOk());
+  EXPECT_THAT(input.Open(0).value()->Next(100),
+              RefusesField("spec.infer.data.path", HasSubstr("column 'image', row 3: not a num")));
+}
+
+TEST_F(DatasetDecodeTest, NoticesThatTheDecodingOfTheModelChanges) {
+  std::string identity;
+  const DatasetOptions options = MakeOptions();
+  EXPECT_THAT(CheckSameData(options, OpenDataset(options, Directories()).value(), &identity),
+              IsOk());
+  config_.inputs[0].decode_json = R"({"image": {}})";
+  EXPECT_THAT(CheckSameData(options, OpenDataset(options, Directories()).value(), &identity),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("decode parameters")));
+}
+
+TEST_F(DatasetDecodeTest, NeedsADecoderForBytes) {
+  config_.inputs[0].decoder = nullptr;
+  EXPECT_THAT(OpenDataset(MakeOptions(), Directories()),
+              RefusesField("spec.infer.data.inputs[0]", HasSubstr("expected numbers, or decode")));
+  DatasetOptions options = MakeOptions();
+  options.input_decode = {{.paths = true}};
+  EXPECT_THAT(OpenDataset(options, Directories()),
+              RefusesField("spec.infer.data.inputs[0].decode", HasSubstr("no image or text")));
+}
+
+TEST_F(DatasetDecodeTest, EvaluatesWithoutRandomTransforms) {
+  config_.inputs[0].decoder = nullptr;
+  DatasetOptions options = MakeOptions();
+  const ImageSpec random{.transforms = {RandomHorizontalFlip(), Resize{{4, 4}}}};
+  const ImageSpec fixed{.transforms = {Resize{{4, 4}}}};
+  options.evaluation = true;
+  options.input_decode = {{.spec = random}};
+  EXPECT_THAT(OpenDataset(options, Directories()),
+              RefusesField("spec.infer.data.inputs[0].evaluation_decode", HasSubstr("missing")));
+  options.input_decode = {{.spec = random, .evaluation = fixed}};
+  EXPECT_THAT(OpenDataset(options, Directories()), IsOk());
+  options.input_decode = {{.spec = fixed}};
+  EXPECT_THAT(OpenDataset(options, Directories()), IsOk());
+}
+
+TEST_F(DatasetDecodeTest, ReadsTheImagesOfAFolderWhenTheyAreDecoded) {
+  std::filesystem::create_directories(dir_.path() / "images/cat");
+  Put(dir_.path() / "images/cat/1.jpg", "11");
+  Put(dir_.path() / "images/cat/2.jpg", "22");
+  DatasetOptions options = MakeOptions();
+  options.path = "images";
+  options.targets = {{"target", {"label"}}};
+  const Dataset dataset = OpenDataset(options, Directories()).value();
+  EXPECT_THAT(dataset.input_columns[0].columns, ElementsAre("path"));
+  EXPECT_NE(dataset.input_columns[0].files, nullptr);
+  EXPECT_THAT(CheckFirstRow(options, dataset), IsOk());
+}
+
+TEST_F(DatasetDecodeTest, FurtherTensorsOfADecoderFeedInputs) {
+  config_.inputs[0].decoder = std::make_shared<const NumberDecoder>("mask");
+  const DatasetOptions options = MakeOptions();
+  const Dataset dataset = OpenDataset(options, Directories()).value();
+  const auto check = [&] {
+    return CheckInputColumns({{"inputs", dataset.input_columns, dataset.inputs}}, config_);
+  };
+  EXPECT_THAT(check(), RefusesField("inputs[0].decode", HasSubstr("has no input 'mask'")));
+  config_.inputs.push_back({.name = "mask", .type = DataType::kInt64, .dims = {2}});
+  EXPECT_THAT(check(),
+              RefusesField("inputs[0].decode", HasSubstr("INT64 [1] (expected INT64 [2]")));
+  config_.inputs.back().dims = {1};
+  EXPECT_THAT(check(), IsOk());
+}
+
+}  // namespace
+}  // namespace braid

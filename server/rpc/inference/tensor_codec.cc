@@ -21,28 +21,28 @@ constexpr int kMaxRank = 64;
 constexpr size_t kMaxNameBytes = 1024;
 constexpr char kBytes[] = "BYTES";
 
-absl::Status CheckName(const std::string& name, const std::string& field) {
-  if (name.size() > kMaxNameBytes) {
-    return InvalidField(field + ".name",
-                        absl::StrCat(name.size(), " bytes (expected at most ", kMaxNameBytes, ")"));
-  }
-  return absl::OkStatus();
+// INVALID_ARGUMENT for a BYTES tensor. hint: what else is expected.
+absl::Status RejectBytes(const std::string& name, const std::string& field,
+                         absl::string_view hint) {
+  return InvalidField(field + ".datatype",
+                      absl::StrCat("'BYTES' of '", Excerpt(name),
+                                   "' is not supported, because PyTorch has no string tensors "
+                                   "(expected one of ",
+                                   AllDataTypeNames(), hint, ")"));
 }
 
 // Reads name, datatype and shape, and computes the size in bytes.
 template <typename Message>
 absl::StatusOr<HostTensor> ReadHeader(const Message& message, const std::string& field) {
   HostTensor tensor;
-  BRAID_RETURN_IF_ERROR(CheckName(message.name(), field));
+  if (message.name().size() > kMaxNameBytes) {
+    return InvalidField(
+        field + ".name",
+        absl::StrCat(message.name().size(), " bytes (expected at most ", kMaxNameBytes, ")"));
+  }
   tensor.name = message.name();
   if (message.datatype() == kBytes) {
-    return InvalidField(
-        field + ".datatype",
-        absl::StrCat("'BYTES' of '", tensor.name,
-                     "' is not supported, because PyTorch has no string tensors (expected one of ",
-                     AllDataTypeNames(),
-                     ", or a model whose configuration decodes this input: "
-                     "parameters[\"decode.<input>\"])"));
+    return RejectBytes(tensor.name, field, "");
   }
   const std::optional<DataType> type = DataTypeFromName(message.datatype());
   if (!type) {
@@ -205,6 +205,11 @@ absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRe
         slices->push_back(std::move(place));
       }
       continue;
+    }
+    if (input.datatype() == kBytes) {
+      return RejectBytes(input.name(), field,
+                         ", or a model whose configuration decodes this input: "
+                         "parameters[\"decode.<input>\"]");
     }
     BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadHeader(input, field));
     if (place.region != nullptr) {

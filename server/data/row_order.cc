@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -14,7 +15,10 @@ namespace {
 constexpr int kRounds = 6;
 
 // Random streams that are derived from the seed of a job.
-enum Stream : uint64_t { kShuffle = 1, kSplit = 2, kDraw = 3 };
+enum Stream : uint64_t { kShuffle = 1, kSplit = 2, kDraw = 3, kBatches = 4 };
+
+// Batches whose rows are sorted by length together.
+constexpr int64_t kSortedBatches = 50;
 
 // Returns a * b / c without overflow. Requires non-negative numbers and a <= c.
 int64_t MulDiv(int64_t a, int64_t b, int64_t c) {
@@ -134,7 +138,7 @@ int64_t RowOrder::RowOf(int64_t index) const {
                              : options_.split->TrainingRow(index);
 }
 
-void RowOrder::Fill(int64_t epoch, int64_t begin, absl::Span<int64_t> rows) const {
+void RowOrder::FillUnsorted(int64_t epoch, int64_t begin, absl::Span<int64_t> rows) const {
   const Stream stream = options_.weights != nullptr ? kDraw : kShuffle;
   const uint64_t seed = MixSeed(MixSeed(options_.seed, stream), static_cast<uint64_t>(epoch));
   const Permutation permutation(size_, seed);
@@ -146,6 +150,44 @@ void RowOrder::Fill(int64_t epoch, int64_t begin, absl::Span<int64_t> rows) cons
       row = permutation.At(row);
     }
     rows[i] = RowOf(row);
+  }
+}
+
+std::vector<int64_t> RowOrder::Window(int64_t epoch, int64_t window) const {
+  const int64_t batch = options_.batch_size;
+  const int64_t begin = window * kSortedBatches * batch;
+  std::vector<int64_t> rows(static_cast<size_t>(std::min(kSortedBatches * batch, size_ - begin)));
+  FillUnsorted(epoch, begin, absl::MakeSpan(rows));
+  // A last batch with fewer rows keeps its place and its rows, which may be left out.
+  const int64_t batches = static_cast<int64_t>(rows.size()) / batch;
+  std::vector<std::pair<int64_t, int64_t>> sorted;  // length and row
+  for (int64_t i = 0; i < batches * batch; ++i) {
+    const int64_t row = rows[static_cast<size_t>(i)];
+    sorted.emplace_back(options_.length(row), row);
+  }
+  std::ranges::stable_sort(sorted, {}, [](const auto& row) { return row.first; });
+  const uint64_t seed = MixSeed(MixSeed(options_.seed, kBatches), static_cast<uint64_t>(epoch));
+  const Permutation permutation(batches, MixSeed(seed, static_cast<uint64_t>(window)));
+  for (int64_t i = 0; i < batches * batch; ++i) {
+    const int64_t from = permutation.At(i / batch) * batch + i % batch;
+    rows[static_cast<size_t>(i)] = sorted[static_cast<size_t>(from)].second;
+  }
+  return rows;
+}
+
+void RowOrder::Fill(int64_t epoch, int64_t begin, absl::Span<int64_t> rows) const {
+  if (options_.length == nullptr) {
+    FillUnsorted(epoch, begin, rows);
+    return;
+  }
+  const int64_t window_rows = kSortedBatches * options_.batch_size;
+  while (!rows.empty()) {
+    const std::vector<int64_t> window = Window(epoch, begin / window_rows);
+    const auto offset = static_cast<size_t>(begin % window_rows);
+    const size_t count = std::min(rows.size(), window.size() - offset);
+    std::copy_n(window.begin() + static_cast<std::ptrdiff_t>(offset), count, rows.begin());
+    rows.remove_prefix(count);
+    begin += static_cast<int64_t>(count);
   }
 }
 

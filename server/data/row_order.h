@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -91,6 +92,12 @@ class RowOrder {
     // Draws positions with replacement, as many as there are rows. Has one weight per row
     // of the part.
     std::shared_ptr<const WeightedDraw> weights = nullptr;
+    // Length of a row of the data set, such as that of a text. Batches then have rows of similar
+    // length: the rows of each 50 full batches are sorted by length, with equal ones in their
+    // order, cut into batches, and the batches permuted. Null: rows are not sorted.
+    std::function<int64_t(int64_t row)> length = nullptr;
+    // Rows of a batch, for `length`.
+    int64_t batch_size = 1;
   };
 
   explicit RowOrder(Options options);
@@ -103,6 +110,10 @@ class RowOrder {
  private:
   // Returns the row of the data set for a row of the part.
   int64_t RowOf(int64_t index) const;
+  // Fill() without regard to length.
+  void FillUnsorted(int64_t epoch, int64_t begin, absl::Span<int64_t> rows) const;
+  // Returns the rows of the batches from number `window` * kSortedBatches on, in their final order.
+  std::vector<int64_t> Window(int64_t epoch, int64_t window) const;
 
   Options options_;
   int64_t size_;

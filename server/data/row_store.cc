@@ -37,10 +37,21 @@ RowStore::RowStore(int64_t rows, std::vector<Field> fields)
          [values](int64_t row, std::string* storage) { return values->Read(row, storage); },
          [values](int64_t row) { return values->Describe(row); }});
     std::ranges::copy(TensorsOf(*tensor.decoder, tensor.name), std::back_inserter(tensors_));
+    if (std::ranges::count(tensor.decoder->outputs().front().row.shape, kUnknownDim) > 0) {
+      padded_.push_back(values);
+    }
   }
   for (const Decoder::Output& tensor : tensors_) {
     row_bytes_ += EstimatedBytes(tensor.row);
   }
+}
+
+int64_t RowStore::PaddedLength(int64_t row) const {
+  int64_t length = 0;
+  for (const EncodedValues* const values : padded_) {
+    length += values->Length(row).value_or(0);
+  }
+  return length;
 }
 
 size_t RowStore::stored_bytes() const {

@@ -47,6 +47,12 @@ class RowStore {
   // True if rows are decoded, which takes long.
   bool decodes() const { return !encoded_.empty(); }
 
+  // True if the shape of a row depends on the rows that are gathered with it, such as that of a
+  // text that is padded to the longest one.
+  bool pads() const { return !padded_.empty(); }
+  // Returns the bytes of the values of a row that are padded. 0 for values in files of their own.
+  int64_t PaddedLength(int64_t row) const;
+
   // Bytes of all rows in the files.
   size_t stored_bytes() const;
   // Tells the system that rows are read in random order, so that it reads no rows ahead. Only
@@ -67,6 +73,7 @@ class RowStore {
   const int64_t rows_;
   const std::vector<Field> fields_;
   std::vector<EncodedColumn> encoded_;  // of the fields with decoders
+  std::vector<const EncodedValues*> padded_;
   std::vector<Decoder::Output> tensors_;
   size_t row_bytes_ = 0;
 };

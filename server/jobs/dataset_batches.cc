@@ -151,6 +151,10 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
     // Pages that are read ahead would be dropped before their rows are used.
     (*store)->ExpectRandomAccess();
   }
+  if (random && (*store)->pads()) {
+    order.length = [store = *store](int64_t row) { return store->PaddedLength(row); };
+    order.batch_size = options_.batch_size;
+  }
   packed_identity_ = dataset.source->arrays() == nullptr ? *identity : "";
   store_ = *std::move(store);
   order_ = std::make_shared<const RowOrder>(std::move(order));

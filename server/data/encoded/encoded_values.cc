@@ -8,9 +8,14 @@
 
 namespace braid {
 
-absl::StatusOr<absl::string_view> EncodedValues::ValueOf(int64_t row) const {
+EncodedValues::Place EncodedValues::PlaceOf(int64_t row) const {
   Place place;
   std::memcpy(&place, places_->data() + first_ + static_cast<size_t>(row) * stride_, sizeof(place));
+  return place;
+}
+
+absl::StatusOr<absl::string_view> EncodedValues::ValueOf(int64_t row) const {
+  const Place place = PlaceOf(row);
   if (place.length == Place::kNull) {
     return absl::InvalidArgumentError("null (expected a value)");
   }
@@ -34,6 +39,14 @@ absl::StatusOr<absl::string_view> EncodedValues::Read(int64_t row, std::string* 
 std::string EncodedValues::Describe(int64_t row) const {
   const absl::StatusOr<absl::string_view> value = ValueOf(row);
   return files_ == nullptr || !value.ok() ? "" : InFile(*value);
+}
+
+std::optional<int64_t> EncodedValues::Length(int64_t row) const {
+  if (files_ != nullptr) {
+    return std::nullopt;
+  }
+  const Place place = PlaceOf(row);
+  return place.length == Place::kNull ? 0 : static_cast<int64_t>(place.length);
 }
 
 absl::Status EncodedValues::Check() const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -41,6 +42,8 @@ class EncodedValues {
   absl::StatusOr<absl::string_view> Read(int64_t row, std::string* storage) const;
   // Returns " (file 'cat/1.jpg')" for a row whose bytes are in a file of their own; else "".
   std::string Describe(int64_t row) const;
+  // Returns the bytes of a value, 0 for a null. nullopt if they are in a file of their own.
+  std::optional<int64_t> Length(int64_t row) const;
   // ABORTED if the mapped file changed.
   absl::Status Check() const;
   // Tells the system that rows are read in random order.
@@ -49,6 +52,7 @@ class EncodedValues {
   size_t bytes() const { return values_->bytes(); }
 
  private:
+  Place PlaceOf(int64_t row) const;
   // Returns the value in the mapped file.
   absl::StatusOr<absl::string_view> ValueOf(int64_t row) const;
 

@@ -19,7 +19,8 @@ from e2e.support.oracle import mix_seed
 from e2e.support.server import COMMAND
 
 COMMAND_SECONDS = 120
-_SHUFFLE, _SPLIT, _DRAW = 1, 2, 3
+_SHUFFLE, _SPLIT, _DRAW, _BATCHES = 1, 2, 3, 4
+_SORTED_BATCHES = 50
 _ROUNDS = 6
 
 
@@ -105,14 +106,18 @@ def batches(
     drop_last: bool = False,
     validation: float = 0.0,
     weights: np.ndarray | None = None,
+    lengths: list[int] | None = None,
 ) -> Iterator[list[int]]:
     """Yields the row numbers of each batch of a training job, without end.
 
+    lengths: bytes of the texts, if rows are padded to the longest text of the batch.
     A second implementation of the order that server/data/row_order.h defines.
     """
     kept = training_rows(rows, validation, seed)
     for epoch in itertools.count():
         order = [kept[at] for at in _epoch(len(kept), seed, epoch, shuffle, weights, kept)]
+        if lengths is not None:
+            order = _sorted_batches(order, batch_size, lengths, seed, epoch)
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             if len(batch) == batch_size or not drop_last:
@@ -142,6 +147,23 @@ def _epoch(
         return list(range(size))
     key = mix_seed(mix_seed(seed, _SHUFFLE), epoch)
     return [_permuted(at, size, key) for at in range(size)]
+
+
+def _sorted_batches(
+    order: list[int], batch_size: int, lengths: list[int], seed: int, epoch: int
+) -> list[int]:
+    rows = []
+    window_rows = _SORTED_BATCHES * batch_size
+    for window in range(-(-len(order) // window_rows)):
+        part = order[window * window_rows : (window + 1) * window_rows]
+        batches = len(part) // batch_size
+        full = sorted(part[: batches * batch_size], key=lengths.__getitem__)
+        key = mix_seed(mix_seed(mix_seed(seed, _BATCHES), epoch), window)
+        for at in range(batches):
+            begin = _permuted(at, batches, key) * batch_size
+            rows += full[begin : begin + batch_size]
+        rows += part[batches * batch_size :]
+    return rows
 
 
 def _permuted(index: int, size: int, key: int) -> int:

@@ -91,6 +91,37 @@ TEST_F(RowCacheTest, PacksEncodedValuesOfAnyLength) {
   }
 }
 
+// Decoder of rows that are padded to the longest one. Decode() must not be called.
+class PaddingDecoder final : public Decoder {
+ public:
+  const std::vector<Output>& outputs() const override { return outputs_; }
+  absl::StatusOr<std::vector<HostTensor>> Decode(
+      absl::Span<const EncodedRow> /*rows*/, const DecodeSeed& /*seed*/,
+      std::vector<UnreadableRow>* /*unreadable*/) const override {
+    return absl::UnimplementedError("not expected");
+  }
+
+ private:
+  const std::vector<Output> outputs_ = {{"", {DataType::kInt64, {kUnknownDim}}}};
+};
+
+TEST_F(RowCacheTest, KnowsTheLengthsOfValuesThatArePadded) {
+  const auto cache = Open();
+  const auto source = Source(*MakeBatch({{"text", arrow::utf8(), R"(["four", null, ""])"}}));
+  const auto rows = [&](std::shared_ptr<const Decoder> decoder) {
+    return cache
+        ->Rows(source.get(), {{.name = "x", .columns = {"text"}, .decoder = std::move(decoder)}},
+               kIgnore)
+        .value();
+  };
+  const auto padded = rows(std::make_shared<const PaddingDecoder>());
+  EXPECT_TRUE(padded->pads());
+  EXPECT_EQ(padded->PaddedLength(0), 4);
+  EXPECT_EQ(padded->PaddedLength(1), 0);
+  EXPECT_EQ(padded->PaddedLength(2), 0);
+  EXPECT_FALSE(rows(std::make_shared<const NumberDecoder>())->pads());
+}
+
 TEST_F(RowCacheTest, ReadsFilesWhosePathsItPacked) {
   Put(dir_.path() / "a.txt", "12");
   const std::vector<TensorColumn> columns = {

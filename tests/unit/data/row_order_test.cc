@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -149,6 +150,54 @@ TEST(RowOrderTest, TakesOnlyValidationRows) {
   }
   EXPECT_EQ(Epoch(order, 0), validation);
   EXPECT_EQ(RowOrder({.rows = 100, .validation = true}).size(), 100);
+}
+
+// Length of a row: many rows have the same.
+int64_t Length(int64_t row) { return row * 37 % 101; }
+
+TEST(RowOrderTest, SortedBatchesHaveRowsOfSimilarLength) {
+  constexpr int64_t kRows = 4321;
+  constexpr int64_t kBatch = 16;
+  const RowOrder order({.rows = kRows, .seed = 5, .length = Length, .batch_size = kBatch});
+  const std::vector<int64_t> rows = Epoch(order, 3);
+  std::vector<int64_t> all(kRows);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(Sorted(rows), all);
+  int64_t padding = 0;
+  std::vector<int64_t> longest;
+  for (int64_t begin = 0; begin + kBatch <= kRows; begin += kBatch) {
+    int64_t most = 0;
+    int64_t sum = 0;
+    for (int64_t i = begin; i < begin + kBatch; ++i) {
+      most = std::max(most, Length(rows[static_cast<size_t>(i)]));
+      sum += Length(rows[static_cast<size_t>(i)]);
+    }
+    padding += most * kBatch - sum;
+    longest.push_back(most);
+  }
+  // All lengths sum to 216,000. Random batches would have about as much padding.
+  EXPECT_LT(padding, 8000);
+  // The batches are not in the order of their lengths.
+  EXPECT_FALSE(std::is_sorted(longest.begin(), longest.begin() + 50));
+}
+
+TEST(RowOrderTest, SortedOrderCanBeReadFromAnyPosition) {
+  const RowOrder order({.rows = 1000, .seed = 5, .length = Length, .batch_size = 8});
+  const std::vector<int64_t> rows = Epoch(order, 1);
+  EXPECT_NE(rows, Epoch(order, 2));
+  for (const int64_t begin : {0, 7, 390, 399, 400, 995}) {
+    std::vector<int64_t> some(static_cast<size_t>(std::min<int64_t>(30, 1000 - begin)));
+    order.Fill(1, begin, absl::MakeSpan(some));
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), rows.begin() + begin)) << begin;
+  }
+}
+
+TEST(RowOrderTest, LastBatchWithFewerRowsIsNotSorted) {
+  const RowOrder order({.rows = 27, .seed = 5, .length = Length, .batch_size = 8});
+  const RowOrder unsorted({.rows = 27, .seed = 5});
+  const std::vector<int64_t> rows = Epoch(order, 0);
+  const std::vector<int64_t> shuffled = Epoch(unsorted, 0);
+  EXPECT_TRUE(std::equal(rows.begin() + 24, rows.end(), shuffled.begin() + 24));
 }
 
 TEST(WeightedDrawTest, DrawsInProportionToTheWeights) {

@@ -20,6 +20,7 @@ LAYERS = {
     "telemetry": {"base"},
     "storage": _LEAVES,
     "access": _LEAVES,
+    "remote": {"storage"} | _LEAVES,
     "admission": _LEAVES,
     "devices": _LEAVES,
     "shared_memory": {"storage"} | _LEAVES,
@@ -30,12 +31,12 @@ LAYERS = {
     "batching": _RUN,
     "serving": {"batching"} | _RUN,
     "decode": _LEAVES,
-    "data": {"decode", "storage"} | _LEAVES,
+    "data": {"decode", "remote", "storage"} | _LEAVES,
     "datasets": {"access", "storage"} | _LEAVES,
     "training": {"serving", "batching"} | _RUN,  # Trainers publish served versions.
-    "jobs": {"data", "training", "serving", "batching"} | _RUN,
-    "rpc": {"access", "admission", "shared_memory", "data", "datasets", "training", "serving",
-            "batching", "jobs"} | _RUN,
+    "jobs": {"data", "remote", "training", "serving", "batching"} | _RUN,
+    "rpc": {"access", "admission", "shared_memory", "data", "datasets", "remote", "training",
+            "serving", "batching", "jobs"} | _RUN,
 }
 # They compose the whole program.
 ROOTS = {"server/main.cc", "server/server.cc"}

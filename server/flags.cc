@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "server/base/version.h"
+#include "server/remote/object_path.h"
 
 namespace braid {
 namespace {
@@ -29,6 +30,16 @@ CLI::Validator Between(double min, double max) {
         return absl::StrCat("Value ", text, " not in range ", min, " to ", max);
       },
       absl::StrCat("FLOAT in [", min, " - ", max, "]"));
+}
+
+// Validates a directory, or a path in S3, which is not checked before it is used.
+CLI::Validator ExistingDirectoryOrS3() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        std::string checked = text;
+        return IsObjectPath(text) ? "" : CLI::ExistingDirectory(checked);
+      },
+      "DIR or s3://BUCKET/PREFIX");
 }
 
 constexpr char kDescription[] =
@@ -194,10 +205,11 @@ void CheckAccessFlags(const Options& options) {
 
 void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
   app->add_option("--model_repository", options->model_repository,
-                  "Model repository: <model>/<version>/model.pt, with an optional config.pbtxt")
+                  "Model repository: <model>/<version>/model.pt, with an optional config.pbtxt; a "
+                  "directory or s3://BUCKET/PREFIX")
       ->type_name("DIR")
       ->required()
-      ->check(CLI::ExistingDirectory);
+      ->check(ExistingDirectoryOrS3());
   app->add_option("--data_dir", options->data_dir,
                   "Directory for trainers and checkpoints; default: no storage")
       ->type_name("DIR");
@@ -217,11 +229,20 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
                   "unlimited")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
+  app->add_option(
+         "--s3_allow", options->s3_allow,
+         "Prefixes s3://BUCKET/PREFIX with datasets that clients may read and outputs that "
+         "jobs may write, separated by commas; may be repeated; default: none")
+      ->type_name("URI,...")
+      ->delimiter(',')
+      ->expected(1, 1000)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app->add_option("--output_root", options->output_root,
                   "Directory for the outputs of jobs; default: outputs in --data_dir")
       ->type_name("DIR");
   app->add_option("--data_cache_bytes", options->data_cache_bytes,
-                  "Disk space for tables that jobs train on, packed in --data_dir/cache")
+                  "Disk space for tables that jobs train on, packed in --data_dir/cache, and again "
+                  "for copies of data in S3")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
   app->add_option("--devices", options->devices,

@@ -15,7 +15,7 @@
 namespace braid {
 
 struct Options {
-  // Required: a model repository in Triton's layout.
+  // Required: a model repository in Triton's layout: a directory, or "s3://bucket/prefix".
   std::string model_repository;
   // Decides which models of the repository are served.
   ControlMode model_control_mode = ControlMode::kNone;
@@ -41,7 +41,10 @@ struct Options {
   int64_t dataset_quota = 0;
   // Directory of jobs' outputs; created if missing. Empty: `data_dir`/outputs.
   std::string output_root;
-  // Limit of the bytes of tables that jobs have packed in `data_dir`/cache.
+  // Prefixes "s3://bucket/prefix" with data that clients may read and outputs that jobs may write.
+  std::vector<std::string> s3_allow;
+  // Limit of the bytes of tables that jobs have packed in `data_dir`/cache, and of the copies of
+  // data in S3 in `data_dir`/s3.
   int64_t data_cache_bytes = int64_t{64} << 30;
   // Device slots: auto, cpu*N, cuda, cuda:I, cuda:I*N, separated by commas.
   std::string devices = "auto";

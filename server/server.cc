@@ -29,6 +29,10 @@
 #include "server/jobs/jobs.h"
 #include "server/models/config/config_reader.h"
 #include "server/models/operator_libraries.h"
+#include "server/remote/object_copies.h"
+#include "server/remote/object_path.h"
+#include "server/remote/object_store.h"
+#include "server/remote/repository_mirror.h"
 #include "server/rpc/jobs/stored_job_spec.h"
 #include "server/rpc/server/grpc_server.h"
 #include "server/rpc/server/health_server.h"
@@ -59,6 +63,11 @@ namespace {
 constexpr char kRowTestsFile[] = "row_tests.json";
 // Directory in the data directory for arrays that are unpacked while they are used.
 constexpr char kScratchDirectory[] = "scratch";
+// Directories in the data directory for copies of data in S3, for the mirror of a repository there,
+// and for outputs that are uploaded.
+constexpr char kS3Directory[] = "s3";
+constexpr char kS3ModelsDirectory[] = "s3_models";
+constexpr char kS3OutputsDirectory[] = "s3_outputs";
 // How long a drain waits for clients to read their replies.
 constexpr absl::Duration kReplyTimeout = absl::Seconds(10);
 // How long saving trainers may take after the drain timeout.
@@ -136,6 +145,19 @@ absl::Status CheckExposure(const Options& options) {
   return absl::OkStatus();
 }
 
+bool UsesS3(const Options& options) {
+  return IsObjectPath(options.model_repository) || !options.s3_allow.empty();
+}
+
+absl::Status CheckS3(const Options& options) {
+  if (UsesS3(options) && options.data_dir.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.s3_allow.empty() ? "--model_repository" : "--s3_allow",
+                     ": needs --data_dir, for copies of objects"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckUploads(const Options& options) {
   if (options.allow_model_upload && options.data_dir.empty()) {
     return absl::InvalidArgumentError("--allow_model_upload: needs --data_dir, for the files");
@@ -164,8 +186,14 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(WithFlag("--listen", CheckLocalAddress(options_.listen)));
     BRAID_RETURN_IF_ERROR(CheckExposure(options_));
     BRAID_RETURN_IF_ERROR(CheckUploads(options_));
-    BRAID_RETURN_IF_ERROR(ReadAccessFiles());
+    BRAID_RETURN_IF_ERROR(CheckS3(options_));
     BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--data_dir", options_.data_dir));
+    if (IsObjectPath(options_.model_repository)) {
+      repository_ =
+          RepositoryMirror::ModelsIn(absl::StrCat(options_.data_dir, "/", kS3ModelsDirectory));
+      BRAID_RETURN_IF_ERROR(WithFlag("--data_dir", MakeDirectories(repository_)));
+    }
+    BRAID_RETURN_IF_ERROR(ReadAccessFiles());
     BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--output_root", options_.output_root));
     BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--dataset_root", options_.dataset_root));
     BRAID_RETURN_IF_ERROR(CheckProfile(options_.profile));
@@ -296,8 +324,8 @@ class Server::Parts {
       files.push_back(access_->files());
     }
     if (!options_.model_allowlist.empty()) {
-      BRAID_ASSIGN_OR_RETURN(
-          allowlist_, ModelAllowlist::Create(options_.model_allowlist, options_.model_repository));
+      BRAID_ASSIGN_OR_RETURN(allowlist_,
+                             ModelAllowlist::Create(options_.model_allowlist, repository_));
       files.push_back(allowlist_->files());
     }
     if (!files.empty()) {
@@ -400,9 +428,10 @@ class Server::Parts {
       BRAID_RETURN_IF_ERROR(WithFlag("--data_dir", lock.status()));
       data_dir_lock_ = *std::move(lock);
       BRAID_ASSIGN_OR_RETURN(storage, TrainerStorage::Open(options_.data_dir));
+      BRAID_RETURN_IF_ERROR(ConnectS3());
     }
     BRAID_ASSIGN_OR_RETURN(
-        publisher_, Publisher::Open(models_.get(), options_.model_repository, options_.data_dir,
+        publisher_, Publisher::Open(models_.get(), repository_, options_.data_dir,
                                     [this](const std::string& path) { return CheckFile(path); }));
     if (!options_.profile.empty()) {
       profiler_ = std::make_unique<StepProfiler>(options_.profile, options_.profile_steps);
@@ -424,19 +453,66 @@ class Server::Parts {
     return absl::OkStatus();
   }
 
+  // Opens what --s3_allow and a repository in S3 need. The data directory is locked.
+  absl::Status ConnectS3() {
+    if (!UsesS3(options_)) {
+      return absl::OkStatus();
+    }
+    for (const std::string& prefix : options_.s3_allow) {
+      absl::StatusOr<std::string> path = ParseObjectPath(prefix);
+      BRAID_RETURN_IF_ERROR(WithFlag("--s3_allow", path.status()));
+      s3_data_.prefixes.push_back(*std::move(path));
+    }
+    BRAID_ASSIGN_OR_RETURN(objects_, ObjectStore::Connect());
+    if (!options_.s3_allow.empty()) {
+      BRAID_ASSIGN_OR_RETURN(
+          copies_,
+          ObjectCopies::Open(objects_.get(), absl::StrCat(options_.data_dir, "/", kS3Directory),
+                             options_.data_cache_bytes));
+      s3_data_.store = objects_.get();
+      s3_data_.copies = copies_.get();
+    }
+    if (IsObjectPath(options_.model_repository)) {
+      absl::StatusOr<std::string> path = ParseObjectPath(options_.model_repository);
+      BRAID_RETURN_IF_ERROR(WithFlag("--model_repository", path.status()));
+      BRAID_ASSIGN_OR_RETURN(mirror_, RepositoryMirror::Open(objects_.get(), *std::move(path),
+                                                             absl::StrCat(options_.data_dir, "/",
+                                                                          kS3ModelsDirectory)));
+    }
+    return absl::OkStatus();
+  }
+
+  // At start, a mirror of an earlier start is served if S3 cannot be reached.
+  absl::Status UpdateMirror() {
+    const absl::Status updated = mirror_->Update();
+    std::error_code error;
+    if (!updated.ok() && !health_.readiness().ok() &&
+        !std::filesystem::is_empty(repository_, error)) {
+      Log(LogModule::kModels)
+          .error("serving the copy of the model repository of the last start: {}",
+                 std::string(updated.message()));
+      return absl::OkStatus();
+    }
+    return updated;
+  }
+
   DataDirectories DataPaths() const {
     DataDirectories paths{options_.data_roots, scratch_directory_};
     if (datasets_ != nullptr && !ResolvesBelowAny(datasets_->root(), paths.roots)) {
       paths.roots.push_back(datasets_->root());
     }
+    paths.remote = copies_ == nullptr ? nullptr : &s3_data_;
     return paths;
   }
 
   void OpenJobs() {
-    JobsOptions jobs{
-        options_.data_dir,         DataPaths(),
-        options_.output_root,      options_.model_repository,
-        options_.data_cache_bytes, {options_.max_running_jobs, options_.max_queued_jobs}};
+    JobsOptions jobs{options_.data_dir,
+                     DataPaths(),
+                     options_.output_root,
+                     repository_,
+                     absl::StrCat(options_.data_dir, "/", kS3OutputsDirectory),
+                     options_.data_cache_bytes,
+                     {options_.max_running_jobs, options_.max_queued_jobs}};
     jobs.scheduler.retention = options_.job_retention;
     jobs.scheduler.device_lost = [this] { return !health_.liveness().ok(); };
     if (jobs.output_root.empty() && !options_.data_dir.empty()) {
@@ -449,7 +525,7 @@ class Server::Parts {
   void MakeControl() {
     auto loader = std::make_unique<ModelLoader>(
         ModelLoader::Options{
-            options_.model_repository, ReadConfigFile, ParseConfigJson,
+            repository_, ReadConfigFile, ParseConfigJson,
             [this](const std::string& model, const std::vector<int64_t>& versions) {
               publisher_->ServeStored(model, versions);
             },
@@ -457,7 +533,8 @@ class Server::Parts {
             [this](const std::string& path) { return CheckFile(path); },
             [this](const std::string& model, const std::optional<ModelConfig>& config) {
               return publisher_->LoadStored(model, config);
-            }},
+            },
+            [this] { return mirror_ == nullptr ? absl::OkStatus() : UpdateMirror(); }},
         models_.get());
     control_ = std::make_unique<ModelControl>(options_.model_control_mode, std::move(loader));
   }
@@ -494,6 +571,8 @@ class Server::Parts {
 
   // In order of construction. Parts with threads come last.
   const Options options_;
+  // Directory of the models' files: of the mirror if the repository is in S3.
+  std::string repository_ = options_.model_repository;
   const RealClock clock_;
   Metrics metrics_;
   Admission admission_;
@@ -507,6 +586,10 @@ class Server::Parts {
   std::unique_ptr<DevicePool> pool_;
   FileDescriptor data_dir_lock_{-1};
   std::string scratch_directory_ = std::filesystem::temp_directory_path();
+  std::unique_ptr<ObjectStore> objects_;  // null: no S3
+  std::unique_ptr<ObjectCopies> copies_;  // null: no --s3_allow
+  RemoteData s3_data_;
+  std::unique_ptr<RepositoryMirror> mirror_;  // null: the repository is a directory
   std::unique_ptr<ServedModels> models_;
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<StepProfiler> profiler_;  // null: no profiling

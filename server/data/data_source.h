@@ -67,6 +67,9 @@ class DataSource {
   // may choose when to read them; empty if the source itself has the bytes.
   virtual std::string PathColumn(absl::string_view /*column*/) const { return ""; }
 
+  // Returns the local file or directory if the source is a copy of objects in S3; else "".
+  virtual std::string CopyPath() const { return ""; }
+
   // Returns the arrays if the source consists of them, which allows random access; else null.
   virtual const std::vector<StoredArray>* arrays() const { return nullptr; }
 };

@@ -9,13 +9,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/base/field_error.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/data/array_source.h"
 #include "server/data/data_file.h"
 #include "server/data/data_paths.h"
 #include "server/data/encoded/image_folder.h"
 #include "server/data/table_source.h"
+#include "server/remote/object_path.h"
 #include "server/storage/file_error.h"
 
 namespace braid {
@@ -24,6 +29,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::string_view kFormats = "Parquet, Arrow IPC, CSV, .npy, .npz, .safetensors or IDX";
+
+// How long a call waits for copies of objects.
+constexpr absl::Duration kMaxCallWait = absl::Seconds(10);
 
 enum class Kind { kTable, kArrays };
 
@@ -107,11 +115,90 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenFiles(const std::vector<std::str
   return ConcatenateSources(std::move(parts), paths);
 }
 
+// Data source in a copy of objects, which it keeps.
+class CopiedSource final : public DataSource {
+ public:
+  CopiedSource(std::unique_ptr<DataSource> source, std::shared_ptr<const CopiedSet> copy)
+      : source_(std::move(source)), copy_(std::move(copy)) {}
+
+  absl::string_view format() const override { return source_->format(); }
+  const std::vector<Column>& columns() const override { return source_->columns(); }
+  const std::shared_ptr<arrow::Schema>& schema() const override { return source_->schema(); }
+  // Stays the same if the objects are copied again.
+  std::string Identity() const override { return copy_->identity; }
+  absl::StatusOr<int64_t> Rows() override { return source_->Rows(); }
+  std::optional<int64_t> KnownRows() const override { return source_->KnownRows(); }
+  absl::StatusOr<std::unique_ptr<RowScan>> Scan(const ScanOptions& options) override {
+    return source_->Scan(options);
+  }
+  std::string PathColumn(absl::string_view column) const override {
+    return source_->PathColumn(column);
+  }
+  std::string CopyPath() const override { return copy_->path; }
+  const std::vector<StoredArray>* arrays() const override { return source_->arrays(); }
+
+ private:
+  const std::unique_ptr<DataSource> source_;
+  const std::shared_ptr<const CopiedSet> copy_;
+};
+
+// Ends the copying for a call that waits for it.
+CopyProgress StopAfterWait(const std::string& path) {
+  return [path, end = absl::Now() + kMaxCallWait](int64_t bytes, int64_t total) {
+    if (absl::Now() < end) {
+      return absl::OkStatus();
+    }
+    return absl::DeadlineExceededError(absl::StrCat(
+        "'", Excerpt(path), "' is not copied yet: ", bytes, " of ", total, " bytes after ",
+        absl::FormatDuration(kMaxCallWait), " (retry, or submit a job, which waits for the copy)"));
+  };
+}
+
+absl::StatusOr<std::unique_ptr<DataSource>> OpenRemoteSource(const std::string& path,
+                                                             const DataDirectories& directories,
+                                                             absl::string_view field,
+                                                             const CopyProgress& progress) {
+  BRAID_ASSIGN_OR_RETURN(const std::string key, ResolveRemotePath(path, directories.remote, field));
+  absl::StatusOr<std::shared_ptr<const CopiedSet>> copy =
+      directories.remote->copies->Copy(key, progress == nullptr ? StopAfterWait(path) : progress);
+  if (!copy.ok()) {
+    return InField(field, copy.status());
+  }
+  BRAID_ASSIGN_OR_RETURN(
+      std::unique_ptr<DataSource> source,
+      OpenDataSource((*copy)->path, {{(*copy)->root}, directories.scratch}, field));
+  return std::make_unique<CopiedSource>(std::move(source), *std::move(copy));
+}
+
 }  // namespace
+
+absl::StatusOr<std::string> ResolveRemotePath(const std::string& path, const RemoteData* remote,
+                                              absl::string_view field) {
+  if (remote == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(field, ": '", Excerpt(path),
+                     "' is in S3, which this server does not use (expected braid-server "
+                     "--s3_allow=s3://BUCKET/PREFIX)"));
+  }
+  absl::StatusOr<std::string> key = ParseObjectPath(path);
+  if (!key.ok()) {
+    return InField(field, key.status());
+  }
+  if (!IsBelowPrefix(*key, remote->prefixes)) {
+    return InvalidField(
+        field, absl::StrCat("'", Excerpt(path), "' is not allowed (expected s3://",
+                            absl::StrJoin(remote->prefixes, " or s3://"), ", or a path below)"));
+  }
+  return key;
+}
 
 absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& path,
                                                            const DataDirectories& directories,
-                                                           absl::string_view field) {
+                                                           absl::string_view field,
+                                                           const CopyProgress& progress) {
+  if (IsObjectPath(path)) {
+    return OpenRemoteSource(path, directories, field, progress);
+  }
   BRAID_ASSIGN_OR_RETURN(const std::string resolved,
                          ResolveDataPath(path, directories.roots, field));
   if (IsImageFolder(resolved)) {
@@ -164,6 +251,23 @@ absl::StatusOr<std::vector<ListedData>> ListData(const std::string& path,
   }
   std::sort(listed.begin(), listed.end(),
             [](const ListedData& a, const ListedData& b) { return a.name < b.name; });
+  return listed;
+}
+
+absl::StatusOr<std::vector<ListedData>> ListRemoteData(const std::string& path,
+                                                       const RemoteData* remote,
+                                                       absl::string_view field) {
+  BRAID_ASSIGN_OR_RETURN(const std::string key, ResolveRemotePath(path, remote, field));
+  const absl::StatusOr<std::vector<ListedObject>> objects = remote->store->List(key);
+  if (!objects.ok()) {
+    return InField(field, objects.status());
+  }
+  std::vector<ListedData> listed;
+  for (const ListedObject& object : *objects) {
+    if (!IsHidden(object.name) && (object.directory || KindOf(object.name, "").has_value())) {
+      listed.push_back({object.name, object.directory, object.bytes});
+    }
+  }
   return listed;
 }
 

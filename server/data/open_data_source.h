@@ -8,23 +8,45 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/data/data_source.h"
+#include "server/remote/object_copies.h"
+#include "server/remote/object_store.h"
 
 namespace braid {
+
+// Data in S3 that clients may read and write. The pointers outlive their users.
+struct RemoteData {
+  // Prefixes as ParseObjectPath() returns them.
+  std::vector<std::string> prefixes;
+  const ObjectStore* store = nullptr;
+  ObjectCopies* copies = nullptr;
+};
 
 struct DataDirectories {
   // Directories of data that clients may read. Relative paths start at the first one.
   std::vector<std::string> roots;
   // Existing directory for unpacked arrays.
   std::string scratch;
+  // Null: none.
+  const RemoteData* remote = nullptr;
 };
 
 // Opens a file or a directory. The files of a directory are tables with the same columns, which are
 // read in the order of their names, or arrays, each of which is a column. Names that start with '.'
 // or '_' are skipped. A directory may also be a folder of images (encoded/image_folder.h). Errors
 // start with `field`; INVALID_ARGUMENT if the format is not supported.
+//
+// A path that starts with "s3://" is that of an object, or of the objects below a prefix, which are
+// read from local copies. Blocks until they are copied: see ObjectCopies::Copy(). Without
+// `progress`, DEADLINE_EXCEEDED after 10 s; what is copied by then is kept.
 absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& path,
                                                            const DataDirectories& directories,
-                                                           absl::string_view field);
+                                                           absl::string_view field,
+                                                           const CopyProgress& progress = nullptr);
+
+// Checks a path that starts with "s3://", of data or of an output. Returns it without "s3://".
+// INVALID_ARGUMENT if it is not below an allowed prefix; FAILED_PRECONDITION if there are none.
+absl::StatusOr<std::string> ResolveRemotePath(const std::string& path, const RemoteData* remote,
+                                              absl::string_view field);
 
 // Returns the directory where relative paths in the rows of a data set start: the data set itself,
 // or the directory of its file. Errors as OpenDataSource().
@@ -44,5 +66,9 @@ struct ListedData {
 absl::StatusOr<std::vector<ListedData>> ListData(const std::string& path,
                                                  const std::vector<std::string>& roots,
                                                  absl::string_view field);
+// Same for a path that starts with "s3://". Knows the formats of objects by their suffixes.
+absl::StatusOr<std::vector<ListedData>> ListRemoteData(const std::string& path,
+                                                       const RemoteData* remote,
+                                                       absl::string_view field);
 
 }  // namespace braid

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "arrow/record_batch.h"
 #include "server/base/field_error.h"
 #include "server/base/status.h"
@@ -41,13 +43,14 @@ const Column* FindColumn(const DataSource& source, const TensorColumn& tensor) {
 // Makes the decoders of a dataset's columns.
 class DecoderMaker {
  public:
-  // `folder`: where relative paths in the rows start.
-  DecoderMaker(const DatasetOptions& options, const DataDirectories& directories,
+  // `roots`: directories with the files that rows may name. `folder`: where relative paths in the
+  // rows start.
+  DecoderMaker(const DatasetOptions& options, const std::vector<std::string>& roots,
                std::string folder, Dataset* dataset)
       : options_(options),
         dataset_(dataset),
         directories_(options.decode_directories),
-        files_(std::make_shared<const FileReader>(folder, directories.roots)) {
+        files_(std::make_shared<const FileReader>(folder, roots)) {
     directories_.push_back(std::move(folder));
   }
 
@@ -159,6 +162,8 @@ absl::Status CheckFirstRowOf(const DatasetOptions& options, const Dataset& datas
   return absl::OkStatus();
 }
 
+constexpr absl::Duration kLogInterval = absl::Seconds(10);
+
 }  // namespace
 
 absl::Status CheckSameData(const DatasetOptions& options, const Dataset& dataset,
@@ -177,15 +182,19 @@ absl::Status CheckSameData(const DatasetOptions& options, const Dataset& dataset
 }
 
 absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,
-                                    const DataDirectories& directories) {
+                                    const DataDirectories& directories,
+                                    const CopyProgress& progress) {
   Dataset dataset;
   BRAID_ASSIGN_OR_RETURN(dataset.source,
-                         OpenDataSource(options.path, directories, options.path_field));
+                         OpenDataSource(options.path, directories, options.path_field, progress));
+  const std::string copy = dataset.source->CopyPath();
+  const std::vector<std::string> roots =
+      copy.empty() ? directories.roots : std::vector<std::string>{copy};
   BRAID_ASSIGN_OR_RETURN(std::string folder,
-                         FolderOf(options.path, directories.roots, options.path_field));
+                         FolderOf(copy.empty() ? options.path : copy, roots, options.path_field));
   dataset.input_columns = options.inputs;
   dataset.target_columns = options.targets;
-  DecoderMaker maker(options, directories, std::move(folder), &dataset);
+  DecoderMaker maker(options, roots, std::move(folder), &dataset);
   const ColumnDecode none;
   for (size_t i = 0; i < options.inputs.size(); ++i) {
     BRAID_RETURN_IF_ERROR(
@@ -207,6 +216,20 @@ absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,
 absl::Status CheckFirstRow(const DatasetOptions& options, const Dataset& dataset) {
   BRAID_RETURN_IF_ERROR(CheckFirstRowOf(options, dataset, dataset.input_columns, "inputs"));
   return CheckFirstRowOf(options, dataset, dataset.target_columns, "targets");
+}
+
+CopyProgress LogCopying(JobContext* context) {
+  return [context, next = absl::InfinitePast()](int64_t bytes, int64_t total) mutable {
+    if (context->stop() != JobStop::kNone) {
+      return absl::CancelledError("stopped while the data was copied");
+    }
+    if (const absl::Time now = absl::Now(); now >= next && bytes < total) {
+      next = now + kLogInterval;
+      context->AddLog(JobLogLevel::kInfo,
+                      absl::StrCat("copying the data from S3: ", bytes, " of ", total, " bytes"));
+    }
+    return absl::OkStatus();
+  };
 }
 
 }  // namespace braid

@@ -14,7 +14,9 @@
 #include "server/data/open_data_source.h"
 #include "server/data/tensor_column.h"
 #include "server/decode/decode_spec.h"
+#include "server/jobs/job.h"
 #include "server/models/model_config.h"
+#include "server/remote/object_copies.h"
 
 namespace braid {
 
@@ -72,10 +74,16 @@ absl::Status CheckSameData(const DatasetOptions& options, const Dataset& dataset
                            std::string* identity);
 
 // Opens the data, makes the decoders and checks that the columns are tensors. Blocks on the disk.
-// Errors start with the field: those of OpenDataSource(), MakeDecoder() and TensorRowType();
-// INVALID_ARGUMENT if a column of bytes has no decoder or, for an evaluation, a random one only.
+// Errors start with the field: those of OpenDataSource(), which calls `progress`, MakeDecoder() and
+// TensorRowType(); INVALID_ARGUMENT if a column of bytes has no decoder or, for an evaluation, a
+// random one only.
 absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,
-                                    const DataDirectories& directories);
+                                    const DataDirectories& directories,
+                                    const CopyProgress& progress = nullptr);
+
+// Returns a function that logs how far data in S3 is copied, and ends the copying when the job must
+// stop. `context` outlives it.
+CopyProgress LogCopying(JobContext* context);
 
 // Decodes the first row, so that wrong files are found before a job runs. Errors start with the
 // field. OK if no column is decoded.

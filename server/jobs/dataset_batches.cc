@@ -19,6 +19,7 @@
 #include "server/data/read_ahead.h"
 #include "server/data/tensor_column.h"
 #include "server/devices/host_memory.h"
+#include "server/remote/object_path.h"
 
 namespace braid {
 namespace {
@@ -130,7 +131,8 @@ absl::StatusOr<std::shared_ptr<const WeightedDraw>> ReadDraw(JobContext* context
 }  // namespace
 
 absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* identity) {
-  BRAID_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options_.data, directories_));
+  BRAID_ASSIGN_OR_RETURN(Dataset dataset,
+                         OpenDataset(options_.data, directories_, LogCopying(context)));
   BRAID_RETURN_IF_ERROR(CheckSameData(options_.data, dataset, identity));
   std::vector<TensorColumn> tensors = dataset.input_columns;
   inputs_ = 0;
@@ -155,9 +157,11 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
     order.length = [store = *store](int64_t row) { return store->PaddedLength(row); };
     order.batch_size = options_.batch_size;
   }
-  packed_identity_ = dataset.source->arrays() == nullptr ? *identity : "";
+  const bool checked = dataset.source->arrays() != nullptr || IsObjectPath(options_.data.path);
+  packed_identity_ = checked ? "" : *identity;
   store_ = *std::move(store);
   order_ = std::make_shared<const RowOrder>(std::move(order));
+  source_ = std::move(dataset.source);
   return order_->size();
 }
 

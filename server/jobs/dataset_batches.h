@@ -70,9 +70,11 @@ class DatasetBatches final : public BatchSource {
   RowCache* const cache_;
 
   // Set by Rows().
-  std::string packed_identity_;  // empty: arrays, whose reads check the files
-  size_t inputs_ = 0;            // tensors of a batch that are inputs
-  // Null before Rows().
+  size_t inputs_ = 0;  // tensors of a batch that are inputs
+  // Empty: arrays, whose reads check the files, or a copy of objects, which does not change.
+  std::string packed_identity_;
+  // Null before Rows(). The source keeps the copy of objects.
+  std::unique_ptr<DataSource> source_;
   std::shared_ptr<const RowStore> store_;
   std::shared_ptr<const RowOrder> order_;
 };

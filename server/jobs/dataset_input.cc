@@ -395,8 +395,9 @@ class DecodedStream final : public RowStream {
 
 }  // namespace
 
-absl::StatusOr<int64_t> DatasetInput::Rows(std::string* identity) {
-  BRAID_ASSIGN_OR_RETURN(Dataset dataset, OpenDataset(options_.data, directories_));
+absl::StatusOr<int64_t> DatasetInput::Rows(JobContext* context, std::string* identity) {
+  BRAID_ASSIGN_OR_RETURN(Dataset dataset,
+                         OpenDataset(options_.data, directories_, LogCopying(context)));
   BRAID_RETURN_IF_ERROR(CheckSameData(options_.data, dataset, identity));
   BRAID_RETURN_IF_ERROR(CheckKept(dataset.source->columns(), options_.keep));
   source_ = std::move(dataset.source);

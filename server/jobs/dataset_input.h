@@ -32,7 +32,7 @@ class DatasetInput final : public InputSource {
 
   // INVALID_ARGUMENT for the field of data that cannot be used, and for data without rows. Reads a
   // CSV file to its end.
-  absl::StatusOr<int64_t> Rows(std::string* identity) override;
+  absl::StatusOr<int64_t> Rows(JobContext* context, std::string* identity) override;
   absl::StatusOr<std::unique_ptr<RowStream>> Open(int64_t first_row) override;
 
   // Checks that the columns exist. The error names spec.infer.output.keep.

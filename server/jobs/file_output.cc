@@ -1,7 +1,9 @@
 #include "server/jobs/file_output.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,10 +18,14 @@
 #include "server/data/arrow_status.h"
 #include "server/data/column.h"
 #include "server/data/tensor_conversion.h"
+#include "server/storage/file_error.h"
+#include "server/storage/files.h"
 #include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr absl::string_view kPathField = "spec.infer.output.path";
 constexpr absl::string_view kOutputsField = "spec.infer.output.outputs";
@@ -98,7 +104,11 @@ absl::StatusOr<int64_t> FileOutput::Open() {
     return InField(kPathField, writer.status());
   }
   writer_ = *std::move(writer);
-  return writer_ == nullptr ? 0 : writer_->rows();
+  if (writer_ == nullptr) {
+    BRAID_RETURN_IF_ERROR(CheckObject(options_));
+    return 0;
+  }
+  return writer_->rows();
 }
 
 absl::StatusOr<int64_t> FileOutput::Write(const InputRows& rows, const InferenceResult& result) {
@@ -142,7 +152,11 @@ absl::StatusOr<std::string> FileOutput::Close() {
     return absl::FailedPreconditionError("no rows were written (expected at least one)");
   }
   BRAID_RETURN_IF_ERROR(WriteError(writer_->Finish()));
-  return options_.file.path;
+  if (options_.object.empty()) {
+    return options_.file.path;
+  }
+  BRAID_RETURN_IF_ERROR(InField(kPathField, Upload()));
+  return absl::StrCat("s3://", options_.object);
 }
 
 void FileOutput::Discard() {
@@ -152,13 +166,48 @@ void FileOutput::Discard() {
   if (!removed.ok()) {
     Log(LogModule::kJobs)
         .warn("cannot remove parts of an output: {}", std::string(removed.message()));
+  } else if (!options_.object.empty()) {
+    // The directory has nothing but this output.
+    const absl::Status cleared = RemoveTree(fs::path(options_.file.path).parent_path());
+    if (!cleared.ok()) {
+      Log(LogModule::kJobs)
+          .warn("cannot remove an uploaded output: {}", std::string(cleared.message()));
+    }
   }
+}
+
+absl::Status FileOutput::CheckObject(const Options& options) {
+  if (options.object.empty() || options.file.overwrite) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<bool> exists = options.store->Exists(options.object);
+  if (!exists.ok()) {
+    return InField(kPathField, exists.status());
+  }
+  return *exists ? absl::AlreadyExistsError(absl::StrCat(
+                       kPathField, ": 's3://", Excerpt(options.object),
+                       "' already exists (choose another path, or set overwrite: true)"))
+                 : absl::OkStatus();
+}
+
+absl::Status FileOutput::Upload() const {
+  std::error_code error;
+  if (!fs::is_directory(options_.file.path, error)) {
+    return options_.store->Upload(options_.file.path, options_.object);
+  }
+  for (fs::directory_iterator child(options_.file.path, error), end; !error && child != end;
+       child.increment(error)) {
+    BRAID_RETURN_IF_ERROR(options_.store->Upload(
+        child->path(), absl::StrCat(options_.object, "/", child->path().filename().native())));
+  }
+  return error ? FileError(error.value(), "list", options_.file.path) : absl::OkStatus();
 }
 
 absl::Status FileOutput::Check(const Options& options,
                                const std::vector<std::shared_ptr<arrow::Field>>& kept,
                                const std::vector<std::string>& names) {
   BRAID_RETURN_IF_ERROR(InField(kPathField, DataWriter::Check(options.file)));
+  BRAID_RETURN_IF_ERROR(CheckObject(options));
   arrow::FieldVector columns = kept;
   std::set<std::string> column_names;
   for (const std::shared_ptr<arrow::Field>& field : kept) {

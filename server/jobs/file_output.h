@@ -15,12 +15,14 @@
 #include "server/base/clock.h"
 #include "server/data/output/data_writer.h"
 #include "server/jobs/inference_job.h"
+#include "server/remote/object_store.h"
 
 namespace braid {
 
 // Writes the kept columns and the model's outputs as columns of a Parquet, .npy or JSON lines file
 // (data/output/data_writer.h). BF16 outputs become FP32, because the formats lack BF16.
-// InputRows::kept must be an arrow::RecordBatch. Errors name fields of spec.infer.output.
+// An output in S3 is written to a local file first. InputRows::kept must be an arrow::RecordBatch.
+// Errors name fields of spec.infer.output.
 class FileOutput final : public JobOutput {
  public:
   struct Options {
@@ -32,6 +34,10 @@ class FileOutput final : public JobOutput {
     // much is computed again after a crash.
     int64_t part_bytes = int64_t{64} << 20;
     absl::Duration part_interval = absl::Seconds(60);
+    // Object, or prefix for a directory, that the complete output is uploaded to: "bucket/key". The
+    // local file is removed with the parts. Empty: the output stays where it is.
+    std::string object = {};
+    const ObjectStore* store = nullptr;
   };
 
   // `clock` outlives the object.
@@ -56,6 +62,9 @@ class FileOutput final : public JobOutput {
   // Begins the output with the columns of the first rows, or compares them with those before. The
   // first `kept` ones are kept columns.
   absl::Status Begin(const std::shared_ptr<arrow::Schema>& schema, size_t kept);
+
+  static absl::Status CheckObject(const Options& options);
+  absl::Status Upload() const;
 
   const Options options_;
   const Clock* const clock_;

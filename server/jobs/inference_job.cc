@@ -36,7 +36,7 @@ absl::StatusOr<JobResult> InferenceJob::Run(JobContext* context) {
 
 absl::Status InferenceJob::WriteOutput(JobContext* context) {
   BRAID_ASSIGN_OR_RETURN(output_rows_, output_->Open());
-  BRAID_ASSIGN_OR_RETURN(progress_.total_rows, input_->Rows(&memory_.data));
+  BRAID_ASSIGN_OR_RETURN(progress_.total_rows, input_->Rows(context, &memory_.data));
   memory_.skipped.Restart(output_rows_);
   progress_.skipped_rows = memory_.skipped.Before(output_rows_);
   const int64_t first_row = output_rows_ + progress_.skipped_rows;

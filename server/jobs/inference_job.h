@@ -50,7 +50,7 @@ class InputSource {
  public:
   virtual ~InputSource() = default;
   // Opens the data and returns its rows. `identity` as in BatchSource::Rows().
-  virtual absl::StatusOr<int64_t> Rows(std::string* identity) = 0;
+  virtual absl::StatusOr<int64_t> Rows(JobContext* context, std::string* identity) = 0;
   // Starts to read at a row. Valid after Rows().
   virtual absl::StatusOr<std::unique_ptr<RowStream>> Open(int64_t first_row) = 0;
 };

@@ -22,6 +22,7 @@
 #include "server/jobs/registry_trainer.h"
 #include "server/jobs/served_job_model.h"
 #include "server/jobs/training_job.h"
+#include "server/remote/object_path.h"
 
 namespace braid {
 namespace {
@@ -197,7 +198,12 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
       const ModelConfig config,
       services_.publisher->FindConfig(spec.trainer.model, spec.trainer.base_version));
   const DatasetOptions training = TrainingData(spec);
-  BRAID_ASSIGN_OR_RETURN(const Dataset data, OpenDataset(training, services_.data));
+  const absl::StatusOr<Dataset> opened = OpenDataset(training, services_.data);
+  if (absl::IsDeadlineExceeded(opened.status())) {
+    return Totals(spec, std::nullopt);  // The job checks the data when it has copied it.
+  }
+  BRAID_RETURN_IF_ERROR(opened.status());
+  const Dataset& data = *opened;
   BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, data, config));
   BRAID_RETURN_IF_ERROR(CheckFirstRow(training, data));
   BRAID_ASSIGN_OR_RETURN(const JobProgress totals, Totals(spec, data.source->KnownRows()));
@@ -211,9 +217,13 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
   }
   if (spec.evaluation) {
     const DatasetOptions options = EvaluationData(spec);
-    BRAID_ASSIGN_OR_RETURN(const Dataset evaluation, OpenDataset(options, services_.data));
-    BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, evaluation, config));
-    BRAID_RETURN_IF_ERROR(CheckFirstRow(options, evaluation));
+    const absl::StatusOr<Dataset> evaluation = OpenDataset(options, services_.data);
+    if (absl::IsDeadlineExceeded(evaluation.status())) {
+      return totals;
+    }
+    BRAID_RETURN_IF_ERROR(evaluation.status());
+    BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, *evaluation, config));
+    BRAID_RETURN_IF_ERROR(CheckFirstRow(options, *evaluation));
   }
   return totals;
 }
@@ -221,19 +231,25 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
 absl::StatusOr<JobProgress> JobMaker::CheckInference(const InferenceJobSpec& spec) const {
   BRAID_ASSIGN_OR_RETURN(const ModelConfig config,
                          services_.publisher->FindConfig(spec.model, spec.version));
-  const DatasetOptions options = InferenceData(spec);
-  BRAID_ASSIGN_OR_RETURN(const Dataset data, OpenDataset(options, services_.data));
-  BRAID_RETURN_IF_ERROR(
-      CheckInputColumns({{"spec.infer.data.inputs", data.input_columns, data.inputs}}, config));
-  BRAID_RETURN_IF_ERROR(CheckFirstRow(options, data));
-  BRAID_RETURN_IF_ERROR(DatasetInput::CheckKept(data.source->columns(), spec.keep));
   std::vector<std::string> names;
   for (const TensorSpec& output : config.outputs) {
     if (!output.scalar) {
       names.push_back(output.name);
     }
   }
-  BRAID_ASSIGN_OR_RETURN(const FileOutput::Options output, OutputOptions(spec, ""));
+  BRAID_ASSIGN_OR_RETURN(const FileOutput::Options output, OutputOptions(spec, "", ""));
+  const DatasetOptions options = InferenceData(spec);
+  const absl::StatusOr<Dataset> opened = OpenDataset(options, services_.data);
+  if (absl::IsDeadlineExceeded(opened.status())) {
+    BRAID_RETURN_IF_ERROR(FileOutput::Check(output, {}, names));
+    return JobProgress();  // The job checks the data when it has copied it.
+  }
+  BRAID_RETURN_IF_ERROR(opened.status());
+  const Dataset& data = *opened;
+  BRAID_RETURN_IF_ERROR(
+      CheckInputColumns({{"spec.infer.data.inputs", data.input_columns, data.inputs}}, config));
+  BRAID_RETURN_IF_ERROR(CheckFirstRow(options, data));
+  BRAID_RETURN_IF_ERROR(DatasetInput::CheckKept(data.source->columns(), spec.keep));
   std::vector<std::shared_ptr<arrow::Field>> kept;
   for (const std::string& column : spec.keep) {
     kept.push_back(data.source->schema()->GetFieldByName(column));
@@ -270,7 +286,7 @@ absl::StatusOr<std::unique_ptr<Job>> JobMaker::MakeTraining(const TrainingJobSpe
 absl::StatusOr<std::unique_ptr<Job>> JobMaker::MakeInference(const InferenceJobSpec& spec,
                                                              const JobRecord& record) const {
   BRAID_ASSIGN_OR_RETURN(FileOutput::Options output,
-                         OutputOptions(spec, absl::StrCat("job ", record.number)));
+                         OutputOptions(spec, record.id, absl::StrCat("job ", record.number)));
   return std::make_unique<InferenceJob>(
       spec.version,
       std::make_unique<ServedJobModel>(services_.publisher, spec.model, spec.batch_size,
@@ -281,10 +297,22 @@ absl::StatusOr<std::unique_ptr<Job>> JobMaker::MakeInference(const InferenceJobS
 }
 
 absl::StatusOr<FileOutput::Options> JobMaker::OutputOptions(const InferenceJobSpec& spec,
+                                                            const std::string& id,
                                                             const std::string& signature) const {
+  constexpr absl::string_view kField = "spec.infer.output.path";
   FileOutput::Options options;
-  BRAID_ASSIGN_OR_RETURN(options.file.path, ResolveOutputPath(spec.output, services_.output_root,
-                                                              "spec.infer.output.path"));
+  if (IsObjectPath(spec.output)) {
+    BRAID_ASSIGN_OR_RETURN(options.object,
+                           ResolveRemotePath(spec.output, services_.data.remote, kField));
+    options.store = services_.data.remote->store;
+    const absl::string_view name =
+        absl::string_view(options.object).substr(options.object.rfind('/') + 1);
+    options.file.path = absl::StrCat(services_.upload_root, "/", id, "/", name,
+                                     absl::EndsWith(spec.output, "/") ? "/" : "");
+  } else {
+    BRAID_ASSIGN_OR_RETURN(options.file.path,
+                           ResolveOutputPath(spec.output, services_.output_root, kField));
+  }
   options.file.signature = signature;
   options.file.overwrite = spec.overwrite;
   options.file.format = spec.format;

@@ -34,6 +34,8 @@ struct JobServices {
   std::string model_repository;
   // Absolute directory of outputs; relative paths of outputs start here.
   std::string output_root;
+  // Absolute directory of outputs that are uploaded to S3 when they are complete.
+  std::string upload_root;
 };
 
 // Thread-safe.
@@ -65,8 +67,10 @@ class JobMaker final : public JobFactory {
                                                      const JobRecord& record) const;
   absl::StatusOr<JobProgress> CheckTraining(const TrainingJobSpec& spec) const;
   absl::StatusOr<JobProgress> CheckInference(const InferenceJobSpec& spec) const;
-  // `signature`: tells the job, which alone may continue its output, from all others.
+  // `id`: of the job. `signature`: tells the job, which alone may continue its output, from all
+  // others.
   absl::StatusOr<FileOutput::Options> OutputOptions(const InferenceJobSpec& spec,
+                                                    const std::string& id,
                                                     const std::string& signature) const;
 
   const JobServices services_;

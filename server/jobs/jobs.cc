@@ -36,7 +36,7 @@ absl::Status Jobs::Open(TrainerRegistry* trainers, const Publisher* publisher, M
       RowCache::Open(absl::StrCat(options_.data_dir, "/", kCacheDirectory), options_.cache_bytes));
   maker_ = std::make_unique<JobMaker>(
       JobServices{trainers, publisher, rows_.get(), metrics, clock_, options_.data,
-                  options_.model_repository, options_.output_root},
+                  options_.model_repository, options_.output_root, options_.upload_root},
       std::move(read_spec));
   return absl::OkStatus();
 }

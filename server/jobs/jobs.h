@@ -25,6 +25,7 @@ struct JobsOptions {
   DataDirectories data;
   std::string output_root;
   std::string model_repository;
+  std::string upload_root;  // of outputs in S3
   int64_t cache_bytes = 0;  // limit of the row cache
   JobSchedulerOptions scheduler;
 };

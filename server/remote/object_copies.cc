@@ -164,8 +164,9 @@ absl::StatusOr<std::shared_ptr<const CopiedSet>> ObjectCopies::Copy(const std::s
     return object.path != path && IsHidden(object.path.substr(path.size() + 1));
   });
   if (objects.empty()) {
-    return absl::NotFoundError(absl::StrCat("'s3://", path, "' has no objects whose names do not "
-                                                            "start with '.' or '_'"));
+    return absl::NotFoundError(absl::StrCat("'s3://", path,
+                                            "' has no objects whose names do not "
+                                            "start with '.' or '_'"));
   }
   const std::string identity = IdentityOf(path, objects);
   const std::string key = ChecksumOf(identity);
@@ -201,9 +202,9 @@ absl::StatusOr<std::shared_ptr<const CopiedSet>> ObjectCopies::UseOrClaim(
     return Use(key, set);
   }
   if (total > max_bytes_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the objects have ", total, " bytes, which exceed the space for copies of ",
-                     max_bytes_, " bytes (expected fewer objects, or a larger --data_cache_bytes)"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the objects have ", total, " bytes, which exceed the space for copies of ", max_bytes_,
+        " bytes (expected fewer objects, or a larger --data_cache_bytes)"));
   }
   // Claims the copies that are there before making room, which removes those without a link.
   int64_t missing = 0;
@@ -245,8 +246,8 @@ absl::Status ObjectCopies::Fetch(const Objects& objects, const CopyProgress& pro
     copying.object = &object;
     copying.place = place;
     // Another set may copy the same object.
-    copying.temporary = absl::StrCat(place, "-", ChecksumOf(objects.front().path),
-                                     absl::Hex(&copying), kTemporary);
+    copying.temporary =
+        absl::StrCat(place, "-", ChecksumOf(objects.front().path), absl::Hex(&copying), kTemporary);
     for (int64_t offset = 0; offset == 0 || offset < object.bytes; offset += kPartBytes) {
       parts.push_back({&copying, offset, std::min(kPartBytes, object.bytes - offset)});
       ++copying.parts_left;

@@ -44,11 +44,11 @@ class ObjectCopies {
                                                             std::string directory,
                                                             int64_t max_bytes);
 
-  // Returns the copy of the object at `path` ("bucket/key"), or of the objects below it, as they are
-  // now, without those with a part of the name that starts with '.' or '_'. Copies those that are
-  // missing, up to 8 parts at a time. Removes sets that are not in use, the least
-  // recently used first, to make room. ABORTED if an object changes meanwhile;
-  // RESOURCE_EXHAUSTED if the objects exceed the limit, or with those in use; errors of ObjectStore.
+  // Returns the copy of the object at `path` ("bucket/key"), or of the objects below it, as they
+  // are now, without those with a part of the name that starts with '.' or '_'. Copies those that
+  // are missing, up to 8 parts at a time. Removes sets that are not in use, the least recently used
+  // first, to make room. ABORTED if an object changes meanwhile; RESOURCE_EXHAUSTED if the objects
+  // exceed the limit, or with those in use; errors of ObjectStore.
   absl::StatusOr<std::shared_ptr<const CopiedSet>> Copy(const std::string& path,
                                                         const CopyProgress& progress)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -30,8 +30,9 @@ absl::StatusOr<std::string> ParseObjectPath(absl::string_view text) {
   // The copy of an object is below a directory whose path needs room, too.
   if (!valid || path.size() >= PATH_MAX / 2) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", Excerpt(text), "' (expected s3://bucket/key, where no part of the key is "
-                                         "empty, '.', '..' or longer than 255 bytes)"));
+        absl::StrCat("'", Excerpt(text),
+                     "' (expected s3://bucket/key, where no part of the key is "
+                     "empty, '.', '..' or longer than 255 bytes)"));
   }
   return std::string(path);
 }

@@ -129,7 +129,8 @@ absl::Status Changed(const StoredObject& object) {
 
 absl::StatusOr<std::unique_ptr<ObjectStore>> ObjectStore::Connect(absl::Duration retry) {
   const auto connect = [&]() -> absl::StatusOr<std::shared_ptr<fs::FileSystem>> {
-    if (const arrow::Status status = fs::InitializeS3(fs::S3GlobalOptions::Defaults()); !status.ok()) {
+    if (const arrow::Status status = fs::InitializeS3(fs::S3GlobalOptions::Defaults());
+        !status.ok()) {
       return absl::InternalError(absl::StrCat("cannot initialize S3: ", status.message()));
     }
     fs::S3Options options = fs::S3Options::Defaults();
@@ -179,9 +180,8 @@ absl::Status ObjectStore::Error(const arrow::Status& status, absl::string_view a
   }
   const std::string why = absl::StrCat(text, ": ", Excerpt(status.message(), 512));
   if (MentionsAny(status.message(),
-                  {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "ExpiredToken",
-                   "EXPIRED", "INVALID_CLIENT_TOKEN_ID", "TOKEN", "HTTP status 401",
-                   "HTTP status 403"})) {
+                  {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "ExpiredToken", "EXPIRED",
+                   "INVALID_CLIENT_TOKEN_ID", "TOKEN", "HTTP status 401", "HTTP status 403"})) {
     const bool anonymous =
         s3_ && static_cast<const fs::S3FileSystem&>(*files_).options().GetAccessKey().empty();
     return absl::FailedPreconditionError(absl::StrCat(why, anonymous ? kNoCredentials : ""));

@@ -35,11 +35,11 @@ struct ListedObject {
   int64_t bytes = 0;
 };
 
-// Paths are results of ParseObjectPath(): "bucket/key". Errors name the object: NOT_FOUND if it does
-// not exist; FAILED_PRECONDITION if the service denies access, with what was looked for if there are
-// no credentials; UNAVAILABLE if the service cannot be reached or still refuses requests after the
-// time for retries; RESOURCE_EXHAUSTED if the local disk is full. Methods block on the network.
-// Thread-safe.
+// Paths are results of ParseObjectPath(): "bucket/key". Errors name the object: NOT_FOUND if it
+// does not exist; FAILED_PRECONDITION if the service denies access, with what was looked for if
+// there are no credentials; UNAVAILABLE if the service cannot be reached or still refuses requests
+// after the time for retries; RESOURCE_EXHAUSTED if the local disk is full. Methods block on the
+// network. Thread-safe.
 class ObjectStore {
  public:
   // Connects as the environment says: credentials by the standard chain of AWS; AWS_REGION;
@@ -54,8 +54,8 @@ class ObjectStore {
   ObjectStore(const ObjectStore&) = delete;
   ObjectStore& operator=(const ObjectStore&) = delete;
 
-  // Returns the object at `path`, or all objects below "path/", sorted by path. NOT_FOUND if there is
-  // none; INVALID_ARGUMENT if a name is none for ParseObjectPath().
+  // Returns the object at `path`, or all objects below "path/", sorted by path. NOT_FOUND if there
+  // is none; INVALID_ARGUMENT if a name is none for ParseObjectPath().
   absl::StatusOr<std::vector<StoredObject>> Find(const std::string& path) const;
   // Lists the objects and prefixes directly below "path/", sorted by name.
   absl::StatusOr<std::vector<ListedObject>> List(const std::string& path) const;
@@ -63,8 +63,7 @@ class ObjectStore {
   absl::StatusOr<bool> Exists(const std::string& path) const;
 
   // Reads exactly `count` bytes from `offset`. ABORTED if the object ends before.
-  absl::StatusOr<std::string> Read(const StoredObject& object, int64_t offset,
-                                   int64_t count) const;
+  absl::StatusOr<std::string> Read(const StoredObject& object, int64_t offset, int64_t count) const;
   // ABORTED if the object is no longer the one that was listed.
   absl::Status CheckUnchanged(const StoredObject& object) const;
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -25,12 +25,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns what is replaced as a whole: "model/2" for the file "model/2/model.pt2" of a version, else
-// the file itself.
+// Returns what is replaced as a whole: "model/2" for the file "model/2/model.pt2" of a version,
+// else the file itself.
 std::string UnitOf(const std::string& name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, absl::MaxSplits('/', 2));
-  const bool version = parts.size() == 3 && std::all_of(parts[1].begin(), parts[1].end(),
-                                                        [](char c) { return absl::ascii_isdigit(c); });
+  const bool version =
+      parts.size() == 3 &&
+      std::all_of(parts[1].begin(), parts[1].end(), [](char c) { return absl::ascii_isdigit(c); });
   return version ? absl::StrCat(parts[0], "/", parts[1]) : name;
 }
 
@@ -79,17 +80,15 @@ absl::StatusOr<std::unique_ptr<RepositoryMirror>> RepositoryMirror::Open(const O
                                                                          std::string path,
                                                                          std::string directory) {
   BRAID_RETURN_IF_ERROR(MakeDirectories(ModelsIn(directory)));
-  BRAID_ASSIGN_OR_RETURN(
-      std::unique_ptr<ObjectCopies> copies,
-      ObjectCopies::Open(store, directory, std::numeric_limits<int64_t>::max()));
-  return std::unique_ptr<RepositoryMirror>(new RepositoryMirror(
-      store, std::move(path), std::move(directory), std::move(copies)));
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<ObjectCopies> copies,
+                         ObjectCopies::Open(store, directory, std::numeric_limits<int64_t>::max()));
+  return std::unique_ptr<RepositoryMirror>(
+      new RepositoryMirror(store, std::move(path), std::move(directory), std::move(copies)));
 }
 
 absl::Status RepositoryMirror::Update() {
   BRAID_ASSIGN_OR_RETURN(const std::vector<StoredObject> objects, store_->Find(path_));
-  BRAID_RETURN_IF_ERROR(
-      copies_->Fetch(objects, [](int64_t, int64_t) { return absl::OkStatus(); }));
+  BRAID_RETURN_IF_ERROR(copies_->Fetch(objects, [](int64_t, int64_t) { return absl::OkStatus(); }));
   std::map<std::string, std::vector<Entry>> units;
   for (const StoredObject& object : objects) {
     if (object.path == path_) {

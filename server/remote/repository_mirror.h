@@ -31,8 +31,8 @@ class RepositoryMirror {
   static std::string ModelsIn(const std::string& directory);
 
   // Makes the mirror equal to the repository. Copies only objects that changed. A version's folder
-  // is replaced as a whole. Blocks until all objects are copied. After an error, the mirror has what
-  // it had, or some folders are up to date. Errors as ObjectStore::Find() and
+  // is replaced as a whole. Blocks until all objects are copied. After an error, the mirror has
+  // what it had, or some folders are up to date. Errors as ObjectStore::Find() and
   // ObjectCopies::Fetch(); no objects are an error, too.
   absl::Status Update();
 

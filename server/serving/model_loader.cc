@@ -237,7 +237,12 @@ absl::Status ModelLoader::LoadEntries(const std::vector<RepositoryEntry>& entrie
   return absl::OkStatus();
 }
 
+absl::Status ModelLoader::UpdateDirectory() const {
+  return options_.update == nullptr ? absl::OkStatus() : options_.update();
+}
+
 absl::Status ModelLoader::LoadAll() {
+  BRAID_RETURN_IF_ERROR(UpdateDirectory());
   BRAID_ASSIGN_OR_RETURN(const std::vector<RepositoryEntry> entries,
                          ScanRepository(options_.directory));
   if (entries.empty()) {
@@ -247,6 +252,7 @@ absl::Status ModelLoader::LoadAll() {
 }
 
 absl::Status ModelLoader::LoadNamed(const std::vector<std::string>& names) {
+  BRAID_RETURN_IF_ERROR(UpdateDirectory());
   BRAID_ASSIGN_OR_RETURN(const std::vector<RepositoryEntry> entries,
                          ScanRepository(options_.directory));
   for (const RepositoryEntry& entry : entries) {
@@ -264,6 +270,7 @@ absl::Status ModelLoader::LoadNamed(const std::vector<std::string>& names) {
 }
 
 absl::Status ModelLoader::Load(const std::string& name, const std::optional<std::string>& config) {
+  BRAID_RETURN_IF_ERROR(UpdateDirectory());
   BRAID_ASSIGN_OR_RETURN(const RepositoryEntry entry, ScanModel(options_.directory, name));
   return LoadEntry(entry, config);
 }
@@ -276,6 +283,11 @@ absl::Status ModelLoader::Unload(const std::string& name) {
 }
 
 void ModelLoader::Poll() {
+  if (const absl::Status updated = UpdateDirectory(); !updated.ok()) {
+    Log(LogModule::kModels)
+        .error("cannot update the model repository: {}", std::string(updated.message()));
+    return;
+  }
   const absl::StatusOr<std::vector<RepositoryEntry>> entries = ScanRepository(options_.directory);
   if (!entries.ok()) {
     // The file system may be unavailable for a while. Keeps the served models.

@@ -37,13 +37,15 @@ class ModelLoader {
     std::function<absl::StatusOr<LoadedVersion>(const std::string& model,
                                                 const std::optional<ModelConfig>& config)>
         load_stored = nullptr;
+    // Called before the directory is read, to bring it up to date.
+    std::function<absl::Status()> update = nullptr;
   };
 
   // `models` outlives it.
   ModelLoader(Options options, ServedModels* models);
 
   // Loads all models. A failure is listed and logged, and does not stop the others; older versions
-  // are served then. NOT_FOUND if the directory cannot be read.
+  // are served then. NOT_FOUND if the directory cannot be read; the error of the update.
   absl::Status LoadAll();
   // Lists all models, and loads those in `names` ("*": all) like LoadAll(). NOT_FOUND if a name is
   // not in the repository.
@@ -82,6 +84,7 @@ class ModelLoader {
   absl::Status LoadEntries(const std::vector<RepositoryEntry>& entries);
   void ReportState(const std::string& model) const;
   absl::Status CheckFile(const std::string& path) const;
+  absl::Status UpdateDirectory() const;
 
   const Options options_;
   ServedModels* const models_;

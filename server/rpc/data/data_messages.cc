@@ -12,6 +12,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/data/preview.h"
+#include "server/remote/object_path.h"
 
 namespace braid {
 namespace {
@@ -52,7 +53,9 @@ absl::Status ListDatasets(const DataDirectories& directories,
                           const braid::v1::ListDatasetsRequest& request,
                           braid::v1::ListDatasetsResponse* response) {
   BRAID_ASSIGN_OR_RETURN(const std::vector<ListedData> listed,
-                         ListData(request.directory(), directories.roots, "directory"));
+                         IsObjectPath(request.directory())
+                             ? ListRemoteData(request.directory(), directories.remote, "directory")
+                             : ListData(request.directory(), directories.roots, "directory"));
   for (const ListedData& data : listed) {
     braid::v1::ListDatasetsResponse::Entry* const entry = response->add_entries();
     entry->set_name(data.name);

@@ -67,7 +67,7 @@ class DatasetDecodeTest : public ::testing::Test {
   std::vector<InputRows> Read(int64_t first_row, int64_t max_rows) {
     DatasetInput input({MakeOptions(), {"id"}}, Directories());
     std::string identity;
-    EXPECT_EQ(input.Rows(&identity).value(), kRows);
+    EXPECT_EQ(input.Rows(&context_, &identity).value(), kRows);
     const auto stream = input.Open(first_row).value();
     std::vector<InputRows> all;
     int64_t next = first_row;
@@ -137,7 +137,7 @@ TEST_F(DatasetDecodeTest, FailsAtTheFirstUnreadableRowUnlessRowsMayBeLeftOut) {
   options.skip_unreadable = false;
   DatasetInput input({options, {}}, Directories());
   std::string identity;
-  EXPECT_THAT(input.Rows(&identity), IsOk());
+  EXPECT_THAT(input.Rows(&context_, &identity), IsOk());
   EXPECT_THAT(input.Open(0).value()->Next(100),
               RefusesField("spec.infer.data.path", HasSubstr("column 'image', row 3: not a num")));
 }

@@ -12,6 +12,7 @@
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/data/tables.h"
+#include "tests/unit/jobs/fake_context.h"
 
 namespace braid {
 namespace {
@@ -31,24 +32,26 @@ class DatasetInputTest : public ::testing::Test {
   }
 
   static std::unique_ptr<RowStream> Open(DatasetInput* input, int64_t first_row) {
+    FakeContext context;
     std::string identity;
-    EXPECT_THAT(input->Rows(&identity), IsOk());
+    EXPECT_THAT(input->Rows(&context, &identity), IsOk());
     return input->Open(first_row).value();
   }
   absl::StatusOr<int64_t> RowsOf(const std::string& path,
                                  std::vector<std::string> keep = {"id"}) const {
     std::string identity;
-    return Make(path, std::move(keep)).Rows(&identity);
+    return Make(path, std::move(keep)).Rows(&context_, &identity);
   }
 
   const TempDir dir_;
+  mutable FakeContext context_;
 };
 
 TEST_F(DatasetInputTest, StreamsRowsFromAnyRow) {
   WriteParquet(dir_.path() / "ids.parquet", *MakeIds(0, 100), /*row_group_rows=*/40);
   DatasetInput input = Make("ids.parquet");
   std::string identity;
-  EXPECT_EQ(input.Rows(&identity).value(), 100);
+  EXPECT_EQ(input.Rows(&context_, &identity).value(), 100);
   for (const int64_t first : {0, 1, 40, 77, 100}) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto stream, input.Open(first));
     int64_t next = first;
@@ -186,10 +189,10 @@ TEST_F(DatasetInputTest, NamesTheRowThatCannotBeUsed) {
 TEST_F(DatasetInputTest, NoticesThatTheDataIsAnother) {
   WriteParquet(dir_.path() / "ids.parquet", *MakeIds(0, 100));
   std::string identity;
-  ASSERT_THAT(Make("ids.parquet").Rows(&identity), IsOk());
-  ASSERT_THAT(Make("ids.parquet").Rows(&identity), IsOk());
+  ASSERT_THAT(Make("ids.parquet").Rows(&context_, &identity), IsOk());
+  ASSERT_THAT(Make("ids.parquet").Rows(&context_, &identity), IsOk());
   WriteParquet(dir_.path() / "ids.parquet", *MakeIds(0, 99));
-  EXPECT_THAT(Make("ids.parquet").Rows(&identity),
+  EXPECT_THAT(Make("ids.parquet").Rows(&context_, &identity),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "spec.infer.data.path: 'ids.parquet' has changed since the job started "
                        "(expected the same file)"));

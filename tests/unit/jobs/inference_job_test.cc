@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 class FakeInput final : public InputSource {
  public:
   FakeInput(int64_t rows, std::string name) : rows_(rows), name_(std::move(name)) {}
-  absl::StatusOr<int64_t> Rows(std::string* identity) override {
+  absl::StatusOr<int64_t> Rows(JobContext* /*context*/, std::string* identity) override {
     if (!identity->empty() && *identity != name_) {
       return absl::FailedPreconditionError(absl::StrCat("expected data ", *identity));
     }

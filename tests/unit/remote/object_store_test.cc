@@ -1,0 +1,93 @@
+#include "server/remote/object_store.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/remote/parallel.h"
+#include "tests/fakes/status_matchers.h"
+#include "tests/fakes/temp_dir.h"
+#include "tests/unit/remote/local_store.h"
+#include "tests/unit/storage/file_tools.h"
+
+namespace braid {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ObjectStoreTest : public ::testing::Test {
+ protected:
+  const TempDir dir_;
+  const std::unique_ptr<ObjectStore> store_ = MakeLocalStore(dir_.path());
+};
+
+TEST_F(ObjectStoreTest, FindsAnObjectOrAllBelowAPrefix) {
+  dir_.Write("bucket/data/b/2", "two");
+  dir_.Write("bucket/data/a", "one");
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto one, store_->Find("bucket/data/a"));
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].bytes, 3);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto all, store_->Find("bucket/data"));
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[1].path, "bucket/data/b/2");
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto listed, store_->List("bucket/data"));
+  ASSERT_EQ(listed.size(), 2u);
+  EXPECT_TRUE(listed[1].directory);
+  EXPECT_THAT(store_->Find("bucket/none").status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'s3://bucket/none'")));
+  EXPECT_TRUE(store_->Exists("bucket/data").value());
+  EXPECT_FALSE(store_->Exists("bucket/none").value());
+}
+
+TEST_F(ObjectStoreTest, NoticesThatAnObjectChanged) {
+  dir_.Write("bucket/a", "0123456789");
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto found, store_->Find("bucket/a"));
+  EXPECT_EQ(store_->Read(found[0], 2, 3).value(), "234");
+  EXPECT_THAT(store_->CheckUnchanged(found[0]), IsOk());
+  dir_.Write("bucket/a", "01");
+  EXPECT_THAT(store_->Read(found[0], 0, 10).status(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("'s3://bucket/a' changed")));
+  EXPECT_THAT(store_->CheckUnchanged(found[0]), StatusIs(absl::StatusCode::kAborted, ::testing::_));
+  std::filesystem::remove(dir_.path() / "bucket/a");
+  EXPECT_THAT(store_->CheckUnchanged(found[0]), StatusIs(absl::StatusCode::kAborted, ::testing::_));
+}
+
+TEST_F(ObjectStoreTest, UploadsFilesOfAnySize) {
+  dir_.Write("bucket/old", "old");
+  for (const size_t bytes : {size_t{0}, size_t{1}, (size_t{20} << 20) + 1}) {
+    dir_.Write("file", std::string(bytes, 'x'));
+    ASSERT_THAT(store_->Upload(dir_.path() / "file", "bucket/old"), IsOk());
+    EXPECT_EQ(Contents(dir_.path() / "bucket/old"), std::string(bytes, 'x'));
+  }
+  EXPECT_THAT(store_->Upload(dir_.path() / "none", "bucket/a"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
+}
+
+TEST(InParallel, ReturnsTheFirstErrorOfEither) {
+  const auto ok = [] { return absl::OkStatus(); };
+  std::vector<int> done(100);
+  EXPECT_THAT(InParallel(
+                  done.size(),
+                  [&](size_t i) {
+                    done[i] = 1;
+                    return absl::OkStatus();
+                  },
+                  ok),
+              IsOk());
+  EXPECT_EQ(done, std::vector<int>(100, 1));
+  EXPECT_THAT(InParallel(
+                  0, [](size_t) { return absl::InternalError("none"); }, ok),
+              IsOk());
+  EXPECT_THAT(InParallel(
+                  9, [](size_t) { return absl::AbortedError("work"); }, ok),
+              StatusIs(absl::StatusCode::kAborted, "work"));
+  EXPECT_THAT(
+      InParallel(
+          9, [](size_t) { return absl::OkStatus(); }, [] { return absl::CancelledError("watch"); }),
+      StatusIs(absl::StatusCode::kCancelled, "watch"));
+}
+
+}  // namespace
+}  // namespace braid

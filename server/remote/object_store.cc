@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "arrow/buffer.h"
 #include "arrow/filesystem/filesystem.h"
 #include "arrow/filesystem/s3fs.h"
@@ -33,6 +34,9 @@ namespace {
 
 namespace fs = arrow::fs;
 
+// How long a service may take to accept a connection, and to send the next bytes.
+constexpr absl::Duration kConnectTimeout = absl::Seconds(3);
+constexpr absl::Duration kRequestTimeout = absl::Seconds(10);
 constexpr int64_t kUploadBytes = int64_t{8} << 20;
 constexpr absl::string_view kNoCredentials =
     "; no credentials were found in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the files of "
@@ -44,28 +48,26 @@ std::string Environment(const char* name) {
 }
 
 // Retries what the SDK says may succeed: throttling, errors of the service and of the network.
+// Thread-safe: a request and its retries are on one thread.
 class Backoff final : public fs::S3RetryStrategy {
  public:
   explicit Backoff(absl::Duration time) : time_(time) {}
 
   bool ShouldRetry(const AWSErrorDetail& error, int64_t attempted) override {
-    absl::Duration waited;
-    for (int64_t retry = 0; retry < attempted; ++retry) {
-      waited += Delay(retry);
+    // Attempts take time, too: those that get no answer, up to kRequestTimeout.
+    thread_local absl::Time first_error;
+    if (attempted == 0) {
+      first_error = absl::Now();
     }
-    return error.should_retry && waited < time_;
+    return error.should_retry && absl::Now() - first_error < time_;
   }
   int64_t CalculateDelayBeforeNextRetry(const AWSErrorDetail& /*error*/,
                                         int64_t attempted) override {
-    return absl::ToInt64Milliseconds(Delay(attempted));
+    constexpr int64_t kMaxDoublings = 4;
+    return int64_t{100} << std::min(attempted, kMaxDoublings);  // milliseconds
   }
 
  private:
-  static absl::Duration Delay(int64_t retry) {
-    return std::min(absl::Milliseconds(100) * (int64_t{1} << std::min<int64_t>(retry, 5)),
-                    absl::Seconds(2));
-  }
-
   const absl::Duration time_;
 };
 
@@ -137,6 +139,8 @@ absl::StatusOr<std::unique_ptr<ObjectStore>> ObjectStore::Connect(absl::Duration
     BRAID_RETURN_IF_ERROR(SetEndpoint(&options));
     options.retry_strategy = std::make_shared<Backoff>(retry);
     options.tls_ca_file_path = AuthoritiesFile();
+    options.connect_timeout = absl::ToDoubleSeconds(kConnectTimeout);
+    options.request_timeout = absl::ToDoubleSeconds(kRequestTimeout);
     arrow::Result<std::shared_ptr<fs::S3FileSystem>> made = fs::S3FileSystem::Make(options);
     if (!made.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("S3: ", made.status().message()));

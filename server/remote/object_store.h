@@ -46,7 +46,7 @@ class ObjectStore {
   // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for other services; AWS_CA_BUNDLE. Sends no request.
   // `retry`: time for retries of one request. A process has at most one at a time.
   static absl::StatusOr<std::unique_ptr<ObjectStore>> Connect(
-      absl::Duration retry = absl::Seconds(15));
+      absl::Duration retry = absl::Seconds(10));
   // Uses another file system, for example a directory in tests.
   explicit ObjectStore(std::shared_ptr<arrow::fs::FileSystem> files);
   // Ends the use of S3. No other method may be running.

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-SkippedRows MakeRows() {
+SkippedRows MakeSkippedRows() {
   SkippedRows rows;
   rows.Add(10, 2);
   rows.Add(20, 3);
@@ -24,7 +24,7 @@ SkippedRows MakeRows() {
 }
 
 TEST(SkippedRows, CountsRowsUpToAPosition) {
-  const SkippedRows rows = MakeRows();
+  const SkippedRows rows = MakeSkippedRows();
   EXPECT_EQ(rows.Before(9), 0);
   EXPECT_EQ(rows.Before(10), 2);
   EXPECT_EQ(rows.Before(19), 2);
@@ -33,7 +33,7 @@ TEST(SkippedRows, CountsRowsUpToAPosition) {
 }
 
 TEST(SkippedRows, DropsWhatComesAfterTheRestart) {
-  SkippedRows rows = MakeRows();
+  SkippedRows rows = MakeSkippedRows();
   rows.Restart(15);
   EXPECT_EQ(rows.Before(1000), 2);
   rows.Add(16, 1);
@@ -41,7 +41,7 @@ TEST(SkippedRows, DropsWhatComesAfterTheRestart) {
 }
 
 TEST(SkippedRows, ForgetsPositionsButNotTheirRows) {
-  SkippedRows rows = MakeRows();
+  SkippedRows rows = MakeSkippedRows();
   rows.Forget(15);
   EXPECT_EQ(rows.Before(15), 2);
   rows.Forget(30);
@@ -50,7 +50,7 @@ TEST(SkippedRows, ForgetsPositionsButNotTheirRows) {
 }
 
 TEST(SkippedRows, SurvivesStorage) {
-  const SkippedRows rows = SkippedRows::FromJson(MakeRows().ToJson());
+  const SkippedRows rows = SkippedRows::FromJson(MakeSkippedRows().ToJson());
   EXPECT_EQ(rows.Before(19), 2);
   EXPECT_EQ(rows.Before(20), 6);
   EXPECT_EQ(SkippedRows::FromJson(nlohmann::json::array({1, "x"})).Before(5), 0);

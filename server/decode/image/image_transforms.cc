@@ -98,6 +98,7 @@ template <typename T>
 void ResizeTo(const ImageView<T>& view, ImageSize size, Interpolation interpolation,
               TransformedImage& image) {
   if (size == view.size) {
+    image.view = view;  // It may be a window of the image.
     return;
   }
   if (!view.IsPacked()) {

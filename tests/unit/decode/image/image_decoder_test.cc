@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -149,6 +150,17 @@ TEST(ImageDecoderTest, DrawsNumbersFromSeedEpochAndRow) {
   EXPECT_NE(Decoded<uint8_t>(*decoder, file, {2, 2}, 3), expected);
   EXPECT_NE(Decoded<uint8_t>(*decoder, file, {1, 3}, 3), expected);
   EXPECT_NE(Decoded<uint8_t>(*decoder, file, {1, 2}, 4), expected);
+}
+
+TEST(ImageDecoderTest, CropsAWindowThatNeedsNoResizing) {
+  const auto decoder = Make({RandomResizedCrop{1, 1, 1.0 / 6, 1.0 / 6, 1, 1}}, 1);
+  std::set<uint8_t> pixels;
+  for (int64_t epoch = 0; epoch < 100; ++epoch) {
+    const auto values = Decoded<uint8_t>(*decoder, PngFile(), {.seed = 1, .epoch = epoch});
+    ASSERT_EQ(values.size(), 1);
+    pixels.insert(values[0]);
+  }
+  EXPECT_THAT(pixels, ElementsAre(18, 29, 76, 124, 149, 255));
 }
 
 TEST(ImageDecoderTest, DecodesOnManyThreads) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains and scores as train.yaml and score.yaml do, with PyTorch alone.
 
-usage: plain.py FOLDER
+usage: plain.py FOLDER [EPOCHS]
 
 Prints the loss and the accuracy on FOLDER/val.
 """
@@ -25,11 +25,11 @@ TRANSFORMS = v2.Compose([
 ])
 
 
-def train(folder: pathlib.Path) -> torch.nn.Module:
+def train(folder: pathlib.Path, epochs: int = EPOCHS) -> torch.nn.Module:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
     loader = DataLoader(ImageFolder(folder / "train", TRANSFORMS), BATCH_SIZE)
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for images, labels in loader:
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(images), labels).backward()
@@ -47,10 +47,11 @@ def evaluate(model: torch.nn.Module, folder: pathlib.Path) -> tuple[float, float
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     folder = pathlib.Path(sys.argv[1])
-    loss, accuracy = evaluate(train(folder), folder)
+    epochs = int(sys.argv[2]) if len(sys.argv) == 3 else EPOCHS
+    loss, accuracy = evaluate(train(folder, epochs), folder)
     print(f"loss {loss:.4f}  accuracy {accuracy:.2%}")
 
 

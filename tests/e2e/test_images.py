@@ -177,7 +177,7 @@ def test_scores_a_folder_in_order(server: JobServer, client: braid.Client) -> No
 
 def test_evaluates_without_random_transforms(server: JobServer, client: braid.Client) -> None:
     options = {
-        **RECIPE, "data": data("folder", decode={"image": {"transforms": RANDOM}}),
+        **RECIPE, "version": 1, "data": data("folder", decode={"image": {"transforms": RANDOM}}),
         "evaluate": {"path": "bytes.parquet", "metrics": ["accuracy"]},
     }  # fmt: skip
     with pytest.raises(braid.InvalidArgument, match=r"inputs\[0\].evaluation_decode: missing"):
@@ -256,9 +256,7 @@ def test_training_leaves_out_unreadable_images(
     assert "all 1 rows of batch 3 are unreadable" in reason
 
 
-def test_killed_jobs_end_with_the_same_weights_and_rows(
-    tmp_path: Path,
-) -> None:
+def test_killed_jobs_end_with_the_same_weights_and_rows(tmp_path: Path) -> None:
     models.export(tmp_path / "models/net", make_classifier(), inputs=[torch.zeros(2, 3, 8, 8)])
     random = {"image": {"transforms": RANDOM, "max_pixels": 100_000}}
     with jobs.serving(tmp_path) as server:

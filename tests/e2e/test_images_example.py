@@ -19,6 +19,8 @@ from e2e.support.server import ROOT
 
 EXAMPLE = ROOT / "examples/images"
 SECONDS = 180
+# Rounding errors grow with the steps, because the weights are random at first.
+EPOCHS = 1
 # Share of one of the 24 images for validation, in percent: its logits may be close to each other.
 ONE_IMAGE = 4.2
 
@@ -39,14 +41,14 @@ def test_example_equals_pytorch(tmp_path: Path) -> None:
     run("dataset.py", tmp_path / "tables")
     run("export.py", tmp_path / "models")
     printed = re.fullmatch(
-        r"loss ([\d.]+)  accuracy ([\d.]+)%\n", run("plain.py", tmp_path / "tables")
+        r"loss ([\d.]+)  accuracy ([\d.]+)%\n", run("plain.py", tmp_path / "tables", EPOCHS)
     )
     assert printed
     # One replica: batch norm computes its statistics over the whole batch, as in PyTorch.
     with jobs.serving(tmp_path, devices="cpu*1") as server, durable.connect(server) as client:
-        spec = yaml.safe_load((EXAMPLE / "train.yaml").read_text())
+        spec = yaml.safe_load((EXAMPLE / "train.yaml").read_text()) | {"epochs": EPOCHS}
         result = client.jobs.submit(spec).wait(timeout=SECONDS).result
-        assert result.metrics["loss"] == pytest.approx(float(printed[1]), rel=0.02, abs=2e-3)
+        assert result.metrics["loss"] == pytest.approx(float(printed[1]), rel=0.02)
         assert 100 * result.metrics["accuracy"] == pytest.approx(float(printed[2]), abs=ONE_IMAGE)
         spec = yaml.safe_load((EXAMPLE / "score.yaml").read_text())
         output = client.jobs.submit(spec).wait(timeout=SECONDS).result.output

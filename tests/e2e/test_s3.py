@@ -15,12 +15,14 @@ import grpc
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 import tritonclient.grpc as triton
-from e2e.support import durable, jobs, s3
+from e2e.support import durable, jobs, models, s3
 from e2e.support.jobs import JobServer, tensor_of
 from e2e.support.model_control import ask, write
 from e2e.support.polling import wait_until
 from e2e.support.s3 import S3
+from PIL import Image
 
 ROWS, CLASSES = 60, 5
 SECONDS = 60
@@ -111,6 +113,23 @@ def test_jobs_read_and_write_objects(
     )  # fmt: skip
     assert job.wait(timeout=SECONDS).result.step == 2 * ROWS / 30
     assert len(service.reads()) == 3  # Later uses read the copies.
+
+
+def test_trains_on_images_below_a_prefix(tmp_path: Path, service: S3) -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 2))
+    models.export(tmp_path / "models/net", model, inputs=[torch.zeros(2, 3, 8, 8)])
+    for name in ("cat/1", "cat/2", "dog/1", "dog/2"):
+        out = io.BytesIO()
+        Image.new("RGB", (9, 9), "red" if name.startswith("cat") else "blue").save(out, "PNG")
+        service.put("data", f"tables/images/{name}.png", out.getvalue())
+    decode = {"image": {"transforms": [{"resize": 8}, {"center_crop": 8}, "to_float"]}}
+    with running(tmp_path, service) as server, durable.connect(server) as client:
+        job = client.jobs.train(
+            "net", data={"path": "s3://data/tables/images", "targets": {"target": "label"},
+                         "inputs": {"input": {"column": "image", "decode": decode}}},
+            loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}, batch_size=2, epochs=3,
+        )  # fmt: skip
+        assert job.wait(timeout=SECONDS).result.step == 6
 
 
 def test_describes_objects(service: S3, client: braid.Client, table: Path) -> None:

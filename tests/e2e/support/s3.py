@@ -85,7 +85,8 @@ def serving(*buckets: str) -> Iterator[S3]:
 
     def answer(environ: dict[str, Any], start_response: Callable) -> Any:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        if "Boto3" not in environ.get("HTTP_USER_AGENT", ""):  # not of the test itself
+        of_test = "Boto3" in environ.get("HTTP_USER_AGENT", "") or path.startswith("/moto-api")
+        if not of_test:
             service.requests.append((method, path))
             error = service.fault(method, path)
             if error is not None:

@@ -275,9 +275,10 @@ def test_serves_a_model_repository_in_s3(tmp_path: Path, service: S3) -> None:
     with running(tmp_path, service, **flags) as server:
         with triton.InferenceServerClient(server.address) as client:
             assert ask(client, "times") == 3
-            put_model(service, repository, 2, 5)
+            write(repository, "times", 2, 5)
+            service.put_tree("models", "serving/times/2", repository / "times/2")
             wait_until(lambda: ask(client, "times") == 5)
-            assert service.reads().count("/models/serving/times/1/model.pt") == 2  # put again
+            assert service.reads().count("/models/serving/times/1/model.pt") == 1
             service.client.delete_object(Bucket="models", Key="serving/times/2/model.pt")
             wait_until(lambda: ask(client, "times") == 3)
         service.fault = lambda method, path: (403, "AccessDenied")

@@ -125,6 +125,10 @@ def test_programs_run_on_other_gpus_than_they_were_exported_on(tmp_path: Path, h
                     assert_close(output, expected(module.cpu(), batch), rtol=1e-4, atol=1e-4)
 
 
+def busy_seconds(phases: dict[str, float]) -> float:
+    return sum(seconds for name, seconds in phases.items() if name != "queue")
+
+
 @gpu_only
 def test_phases_include_kernel_time(tmp_path: Path, devices: str) -> None:
     """Kernels run long after they are launched: they count for the phase that launched them."""
@@ -134,11 +138,11 @@ def test_phases_include_kernel_time(tmp_path: Path, devices: str) -> None:
     with Server(tmp_path / "models", devices, tmp_path / "run", data=False) as server:
         with braid.connect(server.address) as client:
             trainer = client.create_trainer("wide", loss="mse", optimizer=SGD)
-            for _ in range(3):
-                phases = trainer.step({"input": x}, {"target": x}).phases
-    computing = phases["forward"] + phases["backward"]
+            steps = [trainer.step({"input": x}, {"target": x}).phases for _ in range(8)]
+    # Other tests use the GPU at the same time, so the fastest step counts.
+    phases = min(steps, key=busy_seconds)
     # Six products of 2048 rows for each weight take several times as long as copying 64 MiB.
-    assert computing > 0.5 * sum(phases[name] for name in phases if name != "queue"), phases
+    assert phases["forward"] + phases["backward"] > 0.5 * busy_seconds(phases), phases
     assert phases["backward"] > phases["forward"], phases
 
 

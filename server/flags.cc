@@ -215,18 +215,18 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
       ->type_name("DIR");
   app->add_option("--data_root", options->data_roots,
                   "Directory with datasets for jobs and previews; may be repeated; relative paths "
-                  "start at the first")
+                  "start at the first; default: none")
       ->type_name("DIR")
       ->check(CLI::ExistingDirectory)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app->add_option("--dataset_root", options->dataset_root,
-                  "Directory for datasets that clients with the role admin upload, which jobs read "
-                  "like those of --data_root; default: no uploads")
+                  "Directory for uploaded datasets, which jobs read like those of --data_root; "
+                  "uploads need the role admin; default: no uploads")
       ->type_name("DIR");
   app->add_option("--dataset_quota", options->dataset_quota,
-                  "Bytes of all datasets in --dataset_root; more fail with RESOURCE_EXHAUSTED; 0: "
-                  "unlimited")
+                  "Maximum bytes of all datasets in --dataset_root; uploads beyond it fail with "
+                  "RESOURCE_EXHAUSTED; 0: unlimited")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
   app->add_option(

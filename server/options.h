@@ -31,7 +31,7 @@ struct Options {
   std::vector<std::string> operator_libraries;
   // Directory for trainers, checkpoints and caches; created if missing. Empty: no storage.
   std::string data_dir;
-  // Directories with data sets that clients may read. Relative paths of requests start at the
+  // Directories with datasets that clients may read. Relative paths of requests start at the
   // first.
   std::vector<std::string> data_roots;
   // Directory of the datasets that clients upload, created if missing; becomes one of `data_roots`

@@ -1,4 +1,4 @@
-// Batches of a data set for training, loaded ahead by threads.
+// Batches of a dataset for training, loaded ahead by threads.
 #pragma once
 
 #include <cstddef>

@@ -48,12 +48,12 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& pa
 absl::StatusOr<std::string> ResolveRemotePath(const std::string& path, const RemoteData* remote,
                                               absl::string_view field);
 
-// Returns the directory where relative paths in the rows of a data set start: the data set itself,
+// Returns the directory where relative paths in the rows of a dataset start: the dataset itself,
 // or the directory of its file. Errors as OpenDataSource().
 absl::StatusOr<std::string> FolderOf(const std::string& path, const std::vector<std::string>& roots,
                                      absl::string_view field);
 
-// Data set in a listing.
+// Dataset in a listing.
 struct ListedData {
   // Relative to the listed directory.
   std::string name;

@@ -1,4 +1,4 @@
-// Order in which a training job uses the rows of a data set.
+// Order in which a training job uses the rows of a dataset.
 //
 // All of it is computed from the seed, the epoch and the position. So the order is the same on
 // every machine, any position can be asked for directly, and an interrupted job continues at any
@@ -46,7 +46,7 @@ class RowSplit {
 
   int64_t training_rows() const { return rows_ - validation_rows_; }
   int64_t validation_rows() const { return validation_rows_; }
-  // Return the row of the data set. Require an index in [0, training_rows()) or [0,
+  // Return the row of the dataset. Require an index in [0, training_rows()) or [0,
   // validation_rows()).
   int64_t TrainingRow(int64_t index) const;
   int64_t ValidationRow(int64_t index) const;
@@ -92,7 +92,7 @@ class RowOrder {
     // Draws positions with replacement, as many as there are rows. Has one weight per row
     // of the part.
     std::shared_ptr<const WeightedDraw> weights = nullptr;
-    // Length of a row of the data set, such as that of a text. Batches then have rows of similar
+    // Length of a row of the dataset, such as that of a text. Batches then have rows of similar
     // length: the rows of each 50 full batches are sorted by length, with equal ones in their
     // order, cut into batches, and the batches permuted. Null: rows are not sorted.
     std::function<int64_t(int64_t row)> length = nullptr;
@@ -108,7 +108,7 @@ class RowOrder {
   void Fill(int64_t epoch, int64_t begin, absl::Span<int64_t> rows) const;
 
  private:
-  // Returns the row of the data set for a row of the part.
+  // Returns the row of the dataset for a row of the part.
   int64_t RowOf(int64_t index) const;
   // Fill() without regard to length.
   void FillUnsorted(int64_t epoch, int64_t begin, absl::Span<int64_t> rows) const;

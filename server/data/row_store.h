@@ -1,4 +1,4 @@
-// Random access to the rows of a data set.
+// Random access to the rows of a dataset.
 #pragma once
 
 #include <cstddef>

@@ -32,8 +32,8 @@ class DatasetSpace {
   }
   void Release(int64_t bytes) { used_ -= bytes; }
 
-  // Replaces the count by `found`, that of a walk over the files which began when used() was
-  // `before`. Adds what was written since.
+  // Corrects the count after a walk over the files, which found `found` bytes. before: used() when
+  // the walk began. Keeps changes since then.
   void Recount(int64_t before, int64_t found) { used_ += found - before; }
 
  private:

@@ -158,7 +158,7 @@ absl::Status Replace(const std::string& from, const std::string& to) {
   if (errno == EINVAL || errno == ENOSYS) {
     return absl::FailedPreconditionError(
         absl::StrCat("overwrite: the file system of '", to,
-                     "' cannot replace a folder atomically (expected DeleteDataset first)"));
+                     "' cannot replace a folder atomically: delete the dataset first"));
   }
   return FileError(errno, absl::StrCat("exchange '", from, "' with"), to);
 }

@@ -23,7 +23,8 @@
 
 namespace braid {
 
-// Owned by the server. Thread-safe. Methods block on the disk, and while another one works.
+// Stores the datasets that clients upload. Owned by the server. Thread-safe. Methods block on the
+// disk and on each other.
 //
 //   <root>/<name>                  a dataset: a file or a folder
 //   <root>/.braid/lock             held by the server
@@ -31,8 +32,8 @@ namespace braid {
 //   <root>/.braid/records/<name>   checksums of a dataset, with the times of its files
 //   <root>/.braid/removed/<id>     a dataset that is being removed
 //
-// A dataset appears and disappears as a whole, by a rename. Readers that have its files open keep
-// them.
+// A rename makes a dataset appear or disappear as a whole. Readers keep the files that they have
+// open.
 class DatasetStore {
  public:
   struct Options {
@@ -57,14 +58,14 @@ class DatasetStore {
   static absl::StatusOr<std::unique_ptr<DatasetStore>> Open(const Options& options);
   ~DatasetStore();
 
-  // Starts an upload, or continues the one of an equal manifest, whose other call then fails.
-  // INVALID_ARGUMENT naming the field; ALREADY_EXISTS if a different dataset has the name and
-  // `overwrite` is false; RESOURCE_EXHAUSTED if the quota, the disk or kMaxUploads does not allow
-  // it.
+  // Starts an upload, or continues the upload with an equal manifest. An earlier call that still
+  // uses this upload fails. INVALID_ARGUMENT naming the field; ALREADY_EXISTS if a different
+  // dataset has the name and `overwrite` is false; RESOURCE_EXHAUSTED if the quota, the disk or
+  // kMaxUploads does not allow it.
   absl::StatusOr<Started> Start(const DatasetManifest& manifest, bool overwrite)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the upload to append to. Calls of its earlier result fail. NOT_FOUND if Start() did not
-  // start it, or it has ended.
+  // Returns the upload, for Append(). Supersedes the object that an earlier call returned.
+  // NOT_FOUND if Start() did not start the upload, or it has ended.
   absl::StatusOr<std::shared_ptr<DatasetUpload>> Continue(const std::string& id)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Puts the dataset in its place, durably. ALREADY_EXISTS as in Start(), which ends the upload.

@@ -21,14 +21,14 @@
 
 namespace braid {
 
-// A staging folder, which survives the process:
+// Staging folder of an upload, which survives the process:
 //
 //   upload.json   the manifest
 //   verified      files whose checksum was verified since the machine started
 //   data          the dataset: a file or a folder
 //
-// Files are written from start to end, so the size of a file says how much of it is there. Files of
-// which the page cache may have been lost, after a crash of the machine, are verified again.
+// Files are written from start to end, so the size of a file is the number of received bytes. After
+// a crash of the machine, which may lose the page cache, files are verified again.
 //
 // Thread-safe. Methods block on the disk.
 class DatasetUpload {

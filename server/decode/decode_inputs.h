@@ -19,7 +19,7 @@ namespace braid {
 
 // Rows of one input of a request, such as JPEG files.
 struct EncodedInput {
-  // Of the model.
+  // Name of the input of the model.
   std::string name;
   std::shared_ptr<const Decoder> decoder;
   // At least one. Numbered from 0.
@@ -28,9 +28,9 @@ struct EncodedInput {
   std::shared_ptr<const void> owner;
 };
 
-// Returns the most bytes that decoding `input` on `threads` threads takes: its tensors, and the
-// memory of tokenizers while they work. Images, which ImageSpec::max_pixels limits, count by their
-// tensors only. spec: of the input's decoder.
+// Returns an upper bound for the bytes that decoding `input` on `threads` threads takes: its
+// tensors and the working memory of tokenizers. Does not count the pixels of images, which
+// ImageSpec::max_pixels limits. spec: that of the input's decoder.
 size_t DecodingBytes(const EncodedInput& input, const DecodeSpec& spec, int threads);
 
 struct DecodedInputs {
@@ -38,9 +38,9 @@ struct DecodedInputs {
   std::vector<HostTensor> tensors;
   // Other inputs of the model that the decoders fill, such as masks.
   std::vector<HostTensor> masks;
-  // Time from the start of the first rows until the last rows were decoded.
+  // Time from the start of the first row to the end of the last one.
   absl::Duration duration;
-  // Time of the threads that decoded them.
+  // Sum of the times that threads spent on decoding.
   absl::Duration busy;
 };
 
@@ -49,7 +49,7 @@ using InputsDecoded = absl::AnyInvocable<void(absl::StatusOr<DecodedInputs>)>;
 // Called before each part of the work; an error ends the work. Called from several threads at once.
 using CheckBeforeDecode = absl::AnyInvocable<absl::Status() const>;
 
-// Decodes `inputs`, of which there is at least one, and passes the tensors to `done`. Rows whose
+// Decodes at least one input and passes the tensors to `done`. Rows whose
 // tensors have a fixed shape are decoded in parallel. The rows of other inputs, such as texts that
 // are padded to the longest one, are decoded by one thread. `threads` outlives the call of `done`.
 // Does not block.

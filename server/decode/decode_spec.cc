@@ -32,7 +32,7 @@ absl::Status Parse(const Json& json, const std::string& where, int64_t& value) {
   if (!json.is_number_integer() ||
       (json.is_number_unsigned() &&
        json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})) {
-    return InvalidField(where, "expected an integer of 64 bits");
+    return InvalidField(where, "expected a 64-bit integer");
   }
   value = json.get<int64_t>();
   return absl::OkStatus();
@@ -263,7 +263,7 @@ absl::StatusOr<DecodeSpec> ReadSpec(const Json& json, absl::string_view field) {
   if (json.is_object() && json.contains("image")) {
     ImageSpec image;
     if (json.size() != 1) {
-      return InvalidField(where, "has fields besides \"image\" (expected one of them)");
+      return InvalidField(where, "has other fields next to \"image\" (expected only \"image\")");
     }
     BRAID_RETURN_IF_ERROR(ObjectReader(json.at("image"), absl::StrCat(where, ".image"))
                               .Optional("channels", image.channels)

@@ -1,4 +1,4 @@
-// How the bytes of a row become a tensor: what a model's configuration or a job asks for.
+// Specification of a decoder, from a model's configuration or a job.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ enum class Interpolation { kBilinear, kNearest, kBicubic };
 
 // The transforms have the names, arguments and defaults of torchvision.transforms.v2.
 
-// One size: the shorter side gets it, the other follows in proportion. Two: height and width.
+// One size: that of the shorter side; the aspect ratio is kept. Two: height, then width.
 struct Resize {
   std::vector<int64_t> size;
   Interpolation interpolation = Interpolation::kBilinear;
@@ -63,9 +63,9 @@ using ImageTransform = std::variant<Resize, CenterCrop, RandomCrop, RandomResize
 
 // A row is a JPEG, PNG or WebP file and becomes a tensor of shape [channels, height, width].
 struct ImageSpec {
-  int64_t channels = 3;  // 1: gray, 3: RGB; the file's own are converted
+  int64_t channels = 3;  // 1: gray, 3: RGB; other files are converted
   std::vector<ImageTransform> transforms;
-  // An image with more pixels is an error, found before it is decoded.
+  // Maximum number of pixels. A larger image is an error and is not decoded.
   int64_t max_pixels = 100'000'000;
   friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
@@ -77,11 +77,11 @@ struct TextSpec {
   std::string tokenizer;
   // Longest text in tokens, special tokens included. 0: no limit.
   int64_t max_length = 0;
-  // A text beyond max_length is cut instead of being an error.
+  // Cuts texts of more than max_length tokens. False: they are errors.
   bool truncate = false;
   // Adds the tokenizer's special tokens, such as [CLS].
   bool special_tokens = true;
-  // True: rows have max_length tokens. False: as many as the longest text of the batch.
+  // Pads rows to max_length. False: pads them to the longest text of the batch.
   bool pad_to_max_length = false;
   // Token that fills shorter rows. -1: the tokenizer's own, else 0.
   int64_t pad_token = -1;

@@ -15,11 +15,11 @@
 
 namespace braid {
 
-// Takes turns between the posted work, so that a large request does not delay small ones. Owned by
-// the server. Thread-safe.
+// Alternates between posted requests, so that a large one does not delay small ones. Owned by the
+// server. Thread-safe.
 class DecodeThreads {
  public:
-  // Runs one part of some work. Called from several threads at once.
+  // Runs one part of the posted work. Called from several threads at once.
   using RunPart = absl::AnyInvocable<void(int64_t part) const>;
   // Called once, after the last part, on the thread that ran it.
   using Done = absl::AnyInvocable<void()>;
@@ -32,7 +32,7 @@ class DecodeThreads {
   DecodeThreads& operator=(const DecodeThreads&) = delete;
 
   int count() const { return count_; }
-  // Runs parts 0 to `parts` - 1, of which there is at least one. Does not block. The queue is
+  // Runs parts 0 to `parts` - 1. Requires at least one part. Does not block. The queue is
   // unbounded: callers limit how much work waits.
   void Post(int64_t parts, RunPart run, Done done) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -1,4 +1,4 @@
-// Encoded rows, such as JPEG files and texts, become tensors.
+// Decoders, which turn encoded rows, such as JPEG files and texts, into tensors.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace braid {
 
-// What random transforms depend on, besides the row.
+// Seed of random transforms, which also depend on the row.
 struct DecodeSeed {
   uint64_t seed = 0;
   int64_t epoch = 0;
@@ -49,14 +49,15 @@ class Decoder {
   virtual const std::vector<Output>& outputs() const = 0;
 
   // Decodes rows to one tensor per output, named by Output::input, with dim 0 = rows.
-  // INVALID_ARGUMENT names the row that is damaged, too large, or does not fit. With `unreadable`,
-  // such rows are left out of the tensors and appended to it instead, so that no row may remain.
+  // INVALID_ARGUMENT names the row that is damaged, too large, or does not fit. If
+  // `unreadable` is not null, such rows are appended to it and left out of the tensors, which may
+  // then have no rows.
   virtual absl::StatusOr<std::vector<HostTensor>> Decode(
       absl::Span<const EncodedRow> rows, const DecodeSeed& seed,
       std::vector<UnreadableRow>* unreadable = nullptr) const = 0;
 };
 
-// Makes the decoder of a specification. Relative paths, of tokenizers, start at the first of
+// Makes the decoder of a specification. Paths of tokenizers are relative to the first of
 // `directories` that has the file. INVALID_ARGUMENT names the field, starting with `field`;
 // NOT_FOUND for a missing file.
 absl::StatusOr<std::shared_ptr<const Decoder>> MakeDecoder(

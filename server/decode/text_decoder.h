@@ -13,12 +13,12 @@
 namespace braid {
 
 // Returns a decoder with the outputs
-//   "":         token IDs, INT64 of shape [max_length] if spec.pad_to_max_length, else
-//   [kUnknownDim] spec.mask:  1 for tokens and 0 for padding, of the same type and shape; none if
-//   it is empty
+//   "":         token IDs, INT64 of shape [max_length] if spec.pad_to_max_length, else of shape
+//               [kUnknownDim]
+//   spec.mask:  1 for tokens and 0 for padding, of the same type and shape; absent if it is empty
 //
 // Rows are padded to max_length, or to the longest row of the call. An empty text that has no
-// special tokens is all padding, and a call that has only such rows returns one column of it.
+// special tokens is all padding. If a call has only such rows, they get one token of padding.
 // Padding is on the right, or on the left if the tokenizer's file says so.
 //
 // Texts are converted as by Hugging Face's `tokenizers`. The lengths for truncation and padding in

@@ -165,8 +165,8 @@ absl::StatusOr<std::shared_ptr<const CopiedSet>> ObjectCopies::Copy(const std::s
   });
   if (objects.empty()) {
     return absl::NotFoundError(absl::StrCat("'s3://", path,
-                                            "' has no objects whose names do not "
-                                            "start with '.' or '_'"));
+                                            "' has no objects to read (names that start "
+                                            "with '.' or '_' are skipped)"));
   }
   const std::string identity = IdentityOf(path, objects);
   const std::string key = ChecksumOf(identity);
@@ -202,9 +202,9 @@ absl::StatusOr<std::shared_ptr<const CopiedSet>> ObjectCopies::UseOrClaim(
     return Use(key, set);
   }
   if (total > max_bytes_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the objects have ", total, " bytes, which exceed the space for copies of ", max_bytes_,
-        " bytes (expected fewer objects, or a larger --data_cache_bytes)"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the objects have ", total, " bytes (expected at most --data_cache_bytes, ",
+                     max_bytes_, "): use fewer objects, or a larger --data_cache_bytes"));
   }
   // Claims the copies that are there before making room, which removes those without a link.
   int64_t missing = 0;

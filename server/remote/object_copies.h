@@ -2,7 +2,7 @@
 //
 //   <directory>/objects/<key>        contents of an object; the key is a checksum of its path, size
 //                                    and version, so that a copy never becomes out of date
-//   <directory>/sets/<key>/<path>    hard links to the objects of a data set, under their own names
+//   <directory>/sets/<key>/<path>    hard links to the objects of a dataset, under their own names
 //
 // A complete copy survives a restart; one that was interrupted does not.
 #pragma once
@@ -24,18 +24,18 @@
 
 namespace braid {
 
-// Called while objects are copied, at least every 200 ms, with the bytes so far and of all objects.
-// An error ends the copying and is returned.
+// Called at least every 200 ms while objects are copied, with the copied bytes and the total. If it
+// returns an error, the copying ends with that error.
 using CopyProgress = std::function<absl::Status(int64_t bytes, int64_t total)>;
 
-// Copy of an object, or of all objects below a prefix, which is kept as long as this exists.
+// Copy of an object, or of all objects below a prefix. The copy is kept while this object exists.
 struct CopiedSet {
   std::string root;      // directory of this set
   std::string path;      // local file, or directory
   std::string identity;  // text that differs if an object differs
 };
 
-// Thread-safe. One process may use a directory at a time.
+// Keeps local copies of objects. Thread-safe. One process may use a directory at a time.
 class ObjectCopies {
  public:
   // Creates the directory if necessary and removes what an interrupted run left. `max_bytes` limits
@@ -44,11 +44,11 @@ class ObjectCopies {
                                                             std::string directory,
                                                             int64_t max_bytes);
 
-  // Returns the copy of the object at `path` ("bucket/key"), or of the objects below it, as they
-  // are now, without those with a part of the name that starts with '.' or '_'. Copies those that
-  // are missing, up to 8 parts at a time. Removes sets that are not in use, the least recently used
-  // first, to make room. ABORTED if an object changes meanwhile; RESOURCE_EXHAUSTED if the objects
-  // exceed the limit, or with those in use; errors of ObjectStore.
+  // Returns the copy of the object at `path` ("bucket/key"), or of the objects below it, in their
+  // current state. Skips objects if a part of their name starts with '.' or '_'. Copies missing
+  // objects, up to 8 parts at a time. To make room, removes sets that are not in use, the least
+  // recently used first. ABORTED if an object changes meanwhile; RESOURCE_EXHAUSTED if the objects,
+  // together with the sets in use, exceed the limit; errors of ObjectStore.
   absl::StatusOr<std::shared_ptr<const CopiedSet>> Copy(const std::string& path,
                                                         const CopyProgress& progress)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -66,8 +66,8 @@ class ObjectCopies {
 
   using Objects = std::vector<StoredObject>;
 
-  // Waits until nobody else copies the set. Returns it if it is there. Otherwise returns null and
-  // reserves space for the objects that are missing; the caller must call Release().
+  // Waits until no other call copies the set. Returns the set if it exists. Otherwise returns null
+  // and reserves space for the objects that are missing; the caller must call Release().
   absl::StatusOr<std::shared_ptr<const CopiedSet>> UseOrClaim(const std::string& key,
                                                               const CopiedSet& set,
                                                               const Objects& objects,
@@ -95,7 +95,7 @@ class ObjectCopies {
   std::map<std::string, int64_t> copying_ ABSL_GUARDED_BY(mu_);
   // Keys of the objects of those sets.
   std::multiset<std::string> wanted_ ABSL_GUARDED_BY(mu_);
-  // Sets that were returned. Those that expired are not in use any more.
+  // Sets that were returned. An expired one is no longer in use.
   std::map<std::string, std::weak_ptr<const CopiedSet>> in_use_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -117,14 +117,14 @@ bool IsMissing(const arrow::Status& status) {
 std::string UriOf(absl::string_view path) { return absl::StrCat("s3://", path); }
 
 absl::Status NoObject(const std::string& path) {
-  return absl::NotFoundError(
-      absl::StrCat("'", UriOf(path), "' does not exist (expected an object, or a prefix of some)"));
+  return absl::NotFoundError(absl::StrCat(
+      "'", UriOf(path), "' does not exist (expected an object, or a prefix of objects)"));
 }
 
 absl::Status Changed(const StoredObject& object) {
   return absl::AbortedError(
       absl::StrCat("'", UriOf(object.path),
-                   "' changed while it was read (expected an object that is not replaced)"));
+                   "' changed while it was read (do not replace an object while it is read)"));
 }
 
 }  // namespace

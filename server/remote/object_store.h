@@ -24,7 +24,7 @@ namespace braid {
 struct StoredObject {
   std::string path;  // "bucket/key"
   int64_t bytes = 0;
-  // ETag and time of the last change. Another text means other contents.
+  // ETag and time of the last change. Differs if the contents differ.
   std::string version;
 };
 
@@ -35,14 +35,14 @@ struct ListedObject {
   int64_t bytes = 0;
 };
 
-// Paths are results of ParseObjectPath(): "bucket/key". Errors name the object: NOT_FOUND if it
-// does not exist; FAILED_PRECONDITION if the service denies access, with what was looked for if
-// there are no credentials; UNAVAILABLE if the service cannot be reached or still refuses requests
-// after the time for retries; RESOURCE_EXHAUSTED if the local disk is full. Methods block on the
-// network. Thread-safe.
+// Client of S3. Paths are results of ParseObjectPath(): "bucket/key". Errors name the object:
+// NOT_FOUND if it does not exist; FAILED_PRECONDITION if the service denies access (without
+// credentials, the message lists the places that were searched); UNAVAILABLE if the service cannot
+// be reached or still refuses requests after the time for retries; RESOURCE_EXHAUSTED if the local
+// disk is full. Methods block on the network. Thread-safe.
 class ObjectStore {
  public:
-  // Connects as the environment says: credentials by the standard chain of AWS; AWS_REGION;
+  // Connects with the settings of the environment: the standard AWS credential chain; AWS_REGION;
   // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for other services; AWS_CA_BUNDLE. Sends no request.
   // `retry`: time for retries of one request. A process has at most one at a time.
   static absl::StatusOr<std::unique_ptr<ObjectStore>> Connect(
@@ -55,14 +55,14 @@ class ObjectStore {
   ObjectStore& operator=(const ObjectStore&) = delete;
 
   // Returns the object at `path`, or all objects below "path/", sorted by path. NOT_FOUND if there
-  // is none; INVALID_ARGUMENT if a name is none for ParseObjectPath().
+  // is none; INVALID_ARGUMENT if ParseObjectPath() rejects a name.
   absl::StatusOr<std::vector<StoredObject>> Find(const std::string& path) const;
   // Lists the objects and prefixes directly below "path/", sorted by name.
   absl::StatusOr<std::vector<ListedObject>> List(const std::string& path) const;
   // Returns true if there is an object at `path`, or one below "path/".
   absl::StatusOr<bool> Exists(const std::string& path) const;
 
-  // Reads exactly `count` bytes from `offset`. ABORTED if the object ends before.
+  // Reads exactly `count` bytes from `offset`. ABORTED if the object is shorter.
   absl::StatusOr<std::string> Read(const StoredObject& object, int64_t offset, int64_t count) const;
   // ABORTED if the object is no longer the one that was listed.
   absl::Status CheckUnchanged(const StoredObject& object) const;

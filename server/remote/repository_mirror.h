@@ -2,7 +2,7 @@
 //
 //   <directory>/objects/   contents (object_copies.h)
 //   <directory>/models/    the repository, of hard links to them
-//   <directory>/next/      a folder that is being put together
+//   <directory>/next/      staging folder
 #pragma once
 
 #include <memory>
@@ -31,9 +31,9 @@ class RepositoryMirror {
   static std::string ModelsIn(const std::string& directory);
 
   // Makes the mirror equal to the repository. Copies only objects that changed. A version's folder
-  // is replaced as a whole. Blocks until all objects are copied. After an error, the mirror has
-  // what it had, or some folders are up to date. Errors as ObjectStore::Find() and
-  // ObjectCopies::Fetch(); no objects are an error, too.
+  // is replaced as a whole. Blocks until all objects are copied. After an error, each
+  // folder is either unchanged or up to date. Errors as ObjectStore::Find() and
+  // ObjectCopies::Fetch(), and if there are no objects.
   absl::Status Update();
 
  private:

@@ -225,7 +225,7 @@ def test_copies_survive_a_restart_and_fit_into_the_cache(
             for name in ("other", "test"):
                 assert client.data.get(f"s3://data/tables/{name}.parquet").rows == ROWS
             assert len(service.reads()) == 3  # One copy takes the place of the other.
-            with pytest.raises(braid.BraidError, match="exceed the space for copies"):
+            with pytest.raises(braid.BraidError, match="expected at most --data_cache_bytes"):
                 client.data.get("s3://data/tables/large.csv")
         assert len(list((server.data / "s3/objects").iterdir())) == 1
 

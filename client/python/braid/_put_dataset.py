@@ -18,7 +18,7 @@ from braid._protocol import DATA
 _PIECE_BYTES = 1 << 20
 _RESULTS = {1: "stored", 2: "replaced", 3: "unchanged"}
 
-# Called with a stage, "checksums" or "upload", and with the bytes that are done and those in all.
+# Called with a stage, "checksums" or "upload", the completed bytes and the total.
 Progress = Callable[[str, int, int], None]
 
 
@@ -26,9 +26,9 @@ Progress = Callable[[str, int, int], None]
 class StoredDataset:
     """Dataset that `Datasets.put` has uploaded.
 
-    path: for the data of jobs, and for `Datasets.get`.
+    path: path for jobs and for `Datasets.get`. `Datasets.delete` takes the name instead.
     result: "stored"; "replaced", if another dataset had the name; "unchanged", if an equal one did.
-    files, bytes: of the dataset.
+    files, bytes: number of files and size of the dataset.
     """
 
     path: str
@@ -67,7 +67,7 @@ def put(
     payload = request.SerializeToString()
     furthest, attempt = -1, 0
     while True:
-        # A wrong address fails soon. A server that was there is waited for.
+        # Fails soon for a wrong address. Waits for a server that has answered before.
         attempts = None if furthest < 0 else math.inf
         started = channel.call(start, payload, remaining(deadline), attempts=attempts)
         if started.complete:

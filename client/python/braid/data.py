@@ -36,7 +36,7 @@ class Column:
 class Dataset:
     """Columns and rows of a dataset.
 
-    format: "Parquet", "Arrow IPC", "CSV" or "arrays".
+    format: "Parquet", "Arrow IPC", "CSV", "arrays" or "images".
     rows: None for CSV, whose rows can only be counted by reading them.
     """
 
@@ -69,10 +69,11 @@ class DatasetPreview:
 class Datasets:
     """Datasets of a server, from `Client.data`. Thread-safe.
 
-    A dataset is a file or a folder: Parquet, Arrow IPC, CSV, .npy, .npz, safetensors or IDX. Paths
-    are those of the server, relative to its first --data_root. Raises NotFound if there is no such
-    path, and InvalidArgument for a path outside of --data_root. `timeout` is in seconds and
-    includes retries; None means the client's timeout.
+    A dataset is a file or a folder: Parquet, Arrow IPC, CSV, .npy, .npz, safetensors, IDX or
+    images. Paths are on the server, relative to its first --data_root (without one, to
+    --dataset_root), or s3://BUCKET/KEY. Raises NotFound if there is no such path, and
+    InvalidArgument for a path outside of --data_root, --dataset_root and --s3_allow. `timeout` is
+    in seconds and includes retries; None means the client's timeout.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -130,10 +131,11 @@ class Datasets:
         the server has an equal dataset. The dataset appears when all of its files are verified.
 
         path: names in a folder that start with '.' or '_' are skipped; symbolic links are errors.
-        name: letters, digits, '_', '-' and '.'. Keep the suffix of a file: "train.parquet".
+        name: up to 128 letters, digits, '_', '-' and '.'; no '/'. Keep the suffix of a file:
+            "train.parquet".
         overwrite: replaces a different dataset of this name, atomically.
-        progress: called with "checksums" or "upload", the bytes that are done, and those in all.
-        timeout: default: no limit.
+        progress: called with "checksums" or "upload", the completed bytes and the total.
+        timeout: in seconds; default: no limit.
 
         Raises AlreadyExists if another dataset has the name, ResourceExhausted if the server's
         quota or disk has no room, Aborted if another call uploads the same files, DataLoss if a

@@ -1,4 +1,4 @@
-"""Jobs: training and scoring that the server does over its datasets, without a client."""
+"""Jobs: the server trains and scores over its datasets without a connected client."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class JobProgress:
     rows_per_second: mean of the last seconds; 0 unless the job runs.
     wait_seconds: time that the devices waited for data, since the job last started.
     durable_rows: rows that a crash of the server cannot undo.
-    skipped_rows: rows among `rows` that were left out, because they are unreadable
-        ("on_unreadable": "skip").
+    skipped_rows: unreadable rows among `rows` that were left out ("on_unreadable": "skip"); a row
+        counts in each epoch.
     """
 
     rows: int = 0
@@ -227,8 +227,8 @@ class Jobs:
         priority: jobs of higher priority start first.
         id: ID of the job; None: a new one.
         options: other arguments of `Client.create_trainer`, such as `seed` and `schedule`.
-        Raises ValueError for an unknown key, and InvalidArgument for what does not fit the model or
-        the data.
+        Raises ValueError for an unknown key, and InvalidArgument if the spec does not fit the model
+        or the data.
         """
         spec = {
             "kind": "train",
@@ -275,7 +275,7 @@ class Jobs:
         output: dict with "path", which ends in ".parquet", ".npy", ".jsonl" or "/". Optional:
             "format", "keep": columns to copy, "outputs": column by name of the model's output,
             "overwrite".
-        version: None: the version that is newest when the job starts.
+        version: version of the model; None: the version that is served when the job starts.
         batch_size: maximum rows of a forward pass; None: chosen by measuring.
         tags, priority, id: as for `train`.
         """
@@ -365,7 +365,7 @@ class Jobs:
 class Job:
     """Handle on a job of the server. Thread-safe.
 
-    The job does not need the handle: it goes on when the client ends.
+    The job continues without the handle, also after the client has ended.
     """
 
     def __init__(self, channel: Channel, id: str) -> None:
@@ -387,7 +387,7 @@ class Job:
         return _info(self._channel.call(method, method.request(id=self._id), timeout).job)
 
     def wait(self, *, timeout: float | None = None, progress: bool | None = None) -> JobInfo:
-        """Waits until the job has succeeded, also while the server is away. Returns its state.
+        """Waits until the job has succeeded, also across restarts of the server. Returns its state.
 
         timeout: maximum seconds; None: no limit. Raises DeadlineExceeded afterwards.
         progress: show a progress bar on stderr; None: if it is a terminal.

@@ -1,4 +1,4 @@
-// Decoding of rows, of which some may be unreadable.
+// Decoding of rows, some of which may be unreadable.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace braid {
 
-// Row of a data set that cannot be decoded. The error names its column, number and file.
+// Row of a dataset that cannot be decoded. The error names its column, number and file.
 struct SkippedRow {
   int64_t row = 0;
   absl::Status error;
@@ -35,14 +35,14 @@ struct EncodedColumn {
 
 // Decodes the columns of `rows`. Returns the tensors of each column, in the order of its decoder's
 // outputs, with dim 0 = rows. Rows with a value that cannot be read or decoded are removed from
-// `*rows`, left out of all tensors and appended to `*skipped`; with a null `skipped`, the first one
-// is the error. A column may have no tensors if no rows are left. Returns errors that do not
-// concern one row, such as RESOURCE_EXHAUSTED.
+// `*rows`, left out of all tensors and appended to `*skipped`. If `skipped` is null, returns the
+// error of the first such row. Always returns errors that do not concern one row, such as
+// RESOURCE_EXHAUSTED. If no rows are left, a column may have no tensors.
 absl::StatusOr<std::vector<std::vector<HostTensor>>> DecodeColumns(
     absl::Span<const EncodedColumn> columns, const DecodeSeed& seed, std::vector<int64_t>* rows,
     std::vector<SkippedRow>* skipped);
 
-// Returns the tensors of a column, named and with the types of their rows.
+// Returns the names and row types of a column's tensors.
 std::vector<Decoder::Output> TensorsOf(const Decoder& decoder, const std::string& tensor);
 
 // Returns the indices of `kept` in `all`. Both have the same order.

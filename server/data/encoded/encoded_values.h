@@ -15,8 +15,8 @@
 
 namespace braid {
 
-// Values in a mapped file: the bytes themselves, or the paths of the files that have them.
-// Thread-safe.
+// Reads the values of a column from a mapped file, which holds their bytes, or the paths of files
+// with their bytes. Thread-safe.
 class EncodedValues {
  public:
   // Place of a value in a file of packed rows. Little-endian, as the machine.
@@ -27,8 +27,8 @@ class EncodedValues {
     uint64_t length = 0;
   };
 
-  // Row r has its Place at first + r * stride of `places`. `files`: nullptr: `values` has the
-  // bytes.
+  // The Place of row r is at first + r * stride in `places`. files: reads the paths in `values`;
+  // null if `values` has the bytes themselves.
   EncodedValues(std::shared_ptr<const MappedRange> places, size_t first, size_t stride,
                 std::shared_ptr<const MappedRange> values, std::shared_ptr<const FileReader> files)
       : places_(std::move(places)),

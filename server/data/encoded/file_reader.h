@@ -1,4 +1,4 @@
-// Small files that rows of a data set name, such as images.
+// Reader of the small files, such as images, that rows of a dataset name.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace braid {
 
-// Keeps no file open. Immutable. Thread-safe.
+// Reads files below the data roots. Keeps no file open. Immutable. Thread-safe.
 class FileReader {
  public:
   // Size of the largest file that Read() accepts.

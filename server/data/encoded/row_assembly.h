@@ -12,8 +12,8 @@
 
 namespace braid {
 
-// Part p has the rows from p * part_rows on, or fewer if some are left out. Different threads may
-// put different parts at the same time.
+// Joins the tensors of the parts of a batch. Part p starts at row p * part_rows and has fewer than
+// part_rows rows if some are left out. Threads may put different parts at the same time.
 class RowAssembly {
  public:
   // Returns the number of parts: 1 if a shape is unknown, because parts could then differ.

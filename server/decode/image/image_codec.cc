@@ -20,12 +20,12 @@ void Pixels::Reset(int64_t height, int64_t width, int64_t channels) {
 absl::Status CheckImageSize(int64_t height, int64_t width, const ImageCodecOptions& options) {
   if (height < 1 || width < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("image of ", height, " x ", width, " pixels (expected at least one)"));
+        absl::StrCat("image of ", height, " x ", width, " pixels (expected at least 1 x 1)"));
   }
   if (height > options.max_pixels / width) {
-    return absl::InvalidArgumentError(absl::StrCat("image of ", height, " x ", width,
-                                                   " pixels, which are ", height * width,
-                                                   " (max_pixels is ", options.max_pixels, ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("image of ", height, " x ", width, " has ", height * width,
+                     " pixels (expected at most max_pixels, ", options.max_pixels, ")"));
   }
   return absl::OkStatus();
 }

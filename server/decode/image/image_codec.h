@@ -37,16 +37,16 @@ struct ImageCodecOptions {
   int64_t max_pixels = 0;
 };
 
-// Decodes a file whose format its first bytes tell. The pixels are those of
+// Decodes a file. Detects its format from its first bytes. The pixels are those of
 // torchvision.io.decode_image() in the mode RGB or GRAY, except that
 //  - 16-bit PNG files give the high byte, as to_dtype(uint8, scale=True) does,
 //  - a WebP file gives gray pixels, by the weights of ITU-R 601-2, if one channel is asked for.
 // Alpha channels are dropped and EXIF orientations are ignored. INVALID_ARGUMENT for a file that is
-// damaged, truncated, animated, of another format, or larger than max_pixels, which is found before
-// pixels are decoded. The pixels are then undefined.
+// damaged, truncated, animated or of another format, or an image of more than max_pixels, which is
+// not decoded. After an error, the pixels are undefined.
 absl::Status DecodeImage(absl::string_view file, const ImageCodecOptions& options, Pixels& pixels);
 
-// Same for one format each.
+// Decoders of one format, with the contract of DecodeImage().
 absl::Status DecodeJpeg(absl::string_view file, const ImageCodecOptions& options, Pixels& pixels);
 absl::Status DecodePng(absl::string_view file, const ImageCodecOptions& options, Pixels& pixels);
 absl::Status DecodeWebp(absl::string_view file, const ImageCodecOptions& options, Pixels& pixels);

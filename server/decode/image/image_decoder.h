@@ -10,7 +10,7 @@
 
 namespace braid {
 
-// INVALID_ARGUMENT names the field, starting with `field`.
+// Makes the decoder of `spec`. INVALID_ARGUMENT names the field, starting with `field`.
 absl::StatusOr<std::shared_ptr<const Decoder>> MakeImageDecoder(const ImageSpec& spec,
                                                                 absl::string_view field);
 

@@ -28,7 +28,7 @@ ImageSize ResizedSize(const Resize& resize, ImageSize from);
 
 // Returns the type and shape, [channels, height, width], of the rows. UINT8 without ToFloat, else
 // FP32. INVALID_ARGUMENT names the field with an invalid value, starting with `field`, or
-// "transforms" if images of different sizes stay different.
+// "transforms" if the transforms do not bring all images to one size.
 absl::StatusOr<RowType> ImageRow(const ImageSpec& spec, absl::string_view field);
 
 }  // namespace braid

@@ -135,9 +135,9 @@ class Application {
   absl::Status operator()(const Resize& resize) {
     const ImageSize size = ResizedSize(resize, view_.size);
     if (size.height > max_pixels_ / size.width) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("would become an image of ", SizeText(size), " pixels, which are ",
-                       size.height * size.width, " (max_pixels is ", max_pixels_, ")"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "would make an image of ", SizeText(size), ", which has ", size.height * size.width,
+          " pixels (expected at most max_pixels, ", max_pixels_, ")"));
     }
     ResizeTo(view_, size, resize.interpolation, image_);
     return absl::OkStatus();

@@ -17,7 +17,7 @@
 
 namespace braid {
 
-// FP32 values of the 256 byte values, per channel.
+// FP32 value for each value of a byte, by channel.
 using ByteTable = std::array<std::array<float, 256>, 3>;
 
 // Image between two transforms, and the memory that it refers to.
@@ -26,8 +26,9 @@ struct TransformedImage {
   std::shared_ptr<const void> owner;
 };
 
-// Results are equal, bit for bit, to those of torchvision on the CPU; random transforms draw from
-// the same distributions. Immutable. Computes on the calling thread alone.
+// Applies the transforms of an ImageSpec. Results are equal, bit for bit, to those of torchvision
+// on the CPU; random transforms draw from the same distributions. Immutable. Computes on the
+// calling thread alone.
 class ImageTransforms {
  public:
   // Requires an `image` that ImageRow() accepts.
@@ -51,7 +52,7 @@ class ImageTransforms {
 
   ImageSpec image_;
   std::vector<Step> steps_;
-  // Of bytes in the last step, which also writes the row.
+  // Table of the last step if its pixels are bytes; the step then also writes the row.
   Lookup last_;
 };
 

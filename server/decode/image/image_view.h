@@ -38,7 +38,7 @@ ImageView<T> PackedView(const T* data, ImageSize size, int64_t channels) {
           .channel = 1};
 }
 
-// Returns a part of `image`, which has it.
+// Returns a part of `image`. Requires that the part lies within the image.
 template <typename T>
 ImageView<T> CropView(ImageView<T> image, int64_t top, int64_t left, ImageSize size) {
   image.data += top * image.row + left * image.column;
@@ -75,7 +75,7 @@ void WriteHwc(const ImageView<T>& image, Out* out, int64_t out_row, Convert conv
   }
 }
 
-// Same in the order of channels, rows and columns, without gaps.
+// Writes convert(element, channel) in the order of channels, rows and columns, without gaps.
 template <typename T, typename Out, typename Convert>
 void WriteChw(const ImageView<T>& image, Out* out, Convert convert) {
   const int64_t plane = image.size.height * image.size.width;
@@ -90,7 +90,7 @@ void WriteChw(const ImageView<T>& image, Out* out, Convert convert) {
       }
     }
   };
-  // Constants that the compiler unrolls the inner loop for.
+  // With a constant, the compiler unrolls the inner loop.
   if (image.channels == 1) {
     write(std::integral_constant<int64_t, 1>());
   } else {

@@ -8,8 +8,8 @@
 
 namespace braid {
 
-// Numbers of one transform of one row. They depend on the arguments alone, so that neither threads
-// nor batches change them.
+// Random numbers of one transform of one row. They depend only on the constructor's arguments, not
+// on threads or batches.
 class RandomNumbers {
  public:
   RandomNumbers(const DecodeSeed& seed, int64_t row, uint64_t transform)
@@ -30,7 +30,7 @@ class RandomNumbers {
   }
 
  private:
-  // Differs from the streams of the order of rows, which have the same seed.
+  // Separates these numbers from those for the order of rows, which use the same seed.
   static constexpr uint64_t kStream = 0x696d616765;
 
   uint64_t Next() { return MixSeed(key_, count_++); }

@@ -1,4 +1,4 @@
-// braid.v1.DataService: describes the data sets on the server; stores and deletes uploaded ones.
+// braid.v1.DataService: describes the datasets on the server; stores and deletes uploaded ones.
 #pragma once
 
 #include "braid/v1/data.grpc.pb.h"

@@ -1,4 +1,4 @@
-// braid.v1.JobService: jobs over data sets.
+// braid.v1.JobService: jobs over datasets.
 #pragma once
 
 #include "braid/v1/job.grpc.pb.h"

@@ -95,7 +95,7 @@ TEST(DecodeSpecTest, NamesUnknownFieldsAndTheKnownOnes) {
   EXPECT_THAT(Parse(R"({"tokenizer": "t.json", "length": 1})"),
               RefusesField("decode", HasSubstr("unknown fields 'length' (expected: tokenizer, ")));
   EXPECT_THAT(Parse(R"({"image": {}, "tokenizer": "t.json"})"),
-              RefusesField("decode", HasSubstr("has fields besides \"image\"")));
+              RefusesField("decode", HasSubstr("has other fields next to \"image\"")));
 }
 
 TEST(DecodeSpecTest, RejectsOtherJson) {

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from braid.data import Dataset
 
 EPILOG = """\
-Paths are on the server, relative to its first --data_root.
+Paths are on the server, relative to its first --data_root, or s3://BUCKET/KEY. put prints the
+path of an uploaded dataset. put and rm take its name.
 
 \b
 Example:
@@ -40,7 +41,9 @@ command = options.Group(
 )
 
 
-@command.command("list", help="List the datasets and folders in a folder [default: --data_root].")
+@command.command(
+    "list", help="List the datasets and folders in FOLDER [default: the first --data_root]."
+)
 @click.argument("folder", default="")
 @pass_flags
 def list_datasets(flags: Flags, folder: str) -> None:
@@ -139,7 +142,7 @@ def put(flags: Flags, path: str, name: str, overwrite: bool) -> None:
     print_line(f"{name}: {stored.result}, {size}; path in jobs: {stored.path}")
 
 
-@command.command("rm", help="Delete a dataset in the server's --dataset_root.")
+@command.command("rm", help="Delete the dataset NAME in the server's --dataset_root.")
 @click.argument("name")
 @pass_flags
 def remove(flags: Flags, name: str) -> None:

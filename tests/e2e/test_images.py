@@ -236,7 +236,7 @@ def test_scoring_leaves_out_unreadable_images(
     assert scores["path"].to_pylist() == [str(path) for path in kept]
     log = "\n".join(line.text for line in job.logs())
     assert "left out: column 'path', row 18: image of " in log
-    assert "max_pixels is 100000" in log
+    assert "expected at most max_pixels, 100000" in log
 
 
 def test_training_leaves_out_unreadable_images(

@@ -142,7 +142,13 @@ absl::Status CopyPart(const ObjectStore& store, const Part& part) {
 absl::StatusOr<std::unique_ptr<ObjectCopies>> ObjectCopies::Open(const ObjectStore* store,
                                                                  std::string directory,
                                                                  int64_t max_bytes) {
-  std::unique_ptr<ObjectCopies> copies(new ObjectCopies(store, std::move(directory), max_bytes));
+  const fs::path given = std::move(directory);
+  std::error_code error;
+  const fs::path absolute = fs::absolute(given, error);
+  if (error) {
+    return FileError(error.value(), "resolve", given.native());
+  }
+  std::unique_ptr<ObjectCopies> copies(new ObjectCopies(store, absolute, max_bytes));
   for (const std::string& child : {copies->ObjectsDirectory(), copies->SetsDirectory()}) {
     BRAID_RETURN_IF_ERROR(MakeDirectories(child));
     BRAID_RETURN_IF_ERROR(RemoveTemporary(child));

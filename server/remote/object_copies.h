@@ -30,8 +30,8 @@ using CopyProgress = std::function<absl::Status(int64_t bytes, int64_t total)>;
 
 // Copy of an object, or of all objects below a prefix. The copy is kept while this object exists.
 struct CopiedSet {
-  std::string root;      // directory of this set
-  std::string path;      // local file, or directory
+  std::string root;      // directory of this set, absolute
+  std::string path;      // local file, or directory, absolute
   std::string identity;  // text that differs if an object differs
 };
 

@@ -52,6 +52,17 @@ TEST_F(ObjectCopiesTest, CopiesObjectsUnderTheirNames) {
   EXPECT_EQ(Objects(), 3u);
 }
 
+TEST_F(ObjectCopiesTest, ReturnsAbsolutePathsForARelativeDirectory) {
+  dir_.Write("bucket/a", "one");
+  const auto copies =
+      ObjectCopies::Open(store_.get(), std::filesystem::relative(dir_.path() / "copies"), 1000)
+          .value();
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto set, copies->Copy("bucket/a", Continue));
+  EXPECT_TRUE(std::filesystem::path(set->root).is_absolute());
+  EXPECT_TRUE(std::filesystem::path(set->path).is_absolute());
+  EXPECT_EQ(Contents(set->path), "one");
+}
+
 TEST_F(ObjectCopiesTest, UsesCompleteCopiesAfterARestart) {
   dir_.Write("bucket/a", "one");
   const std::string identity = Open()->Copy("bucket/a", Continue).value()->identity;

@@ -64,7 +64,9 @@ absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
                                             absl::string_view field) {
   if (roots.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        field, ": the server has no data root (expected braid-server --data_root=DIR)"));
+        field,
+        ": the server has no data root (expected braid-server --data_root=DIR, or a path "
+        "s3://BUCKET/KEY below --s3_allow)"));
   }
   const fs::path joined = fs::path(roots.front()) / path;
   BRAID_RETURN_IF_ERROR(CheckText(path, joined, field));
@@ -79,9 +81,10 @@ absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
     return InvalidField(field, LeavesRoots(path, roots).message());
   }
   if (!fs::exists(resolved, error)) {
-    return absl::NotFoundError(absl::StrCat(field, ": '", Excerpt(path),
-                                            "' does not exist (expected a file or directory in ",
-                                            roots.front(), ")"));
+    const std::string others = absl::StrJoin(roots.begin() + 1, roots.end(), " or ");
+    return absl::NotFoundError(absl::StrCat(
+        field, ": '", Excerpt(path), "' does not exist (expected a file or directory in ",
+        roots.front(), others.empty() ? "" : ", where relative paths start, or in ", others, ")"));
   }
   return resolved.string();
 }

@@ -74,5 +74,26 @@ TEST_F(OutputPathTest, NamesPathsThatTheFileSystemCannotHave) {
               RefusesField("data.path", HasSubstr("'../loop' leaves the data roots")));
 }
 
+TEST(DataPath, NamesAllDirectoriesOfAMissingFile) {
+  const TempDir dir;
+  const std::string a = dir.path() / "a";
+  const std::string b = dir.path() / "b";
+  std::filesystem::create_directory(a);
+  std::filesystem::create_directory(b);
+  EXPECT_THAT(
+      ResolveDataPath("x", {a}, "path"),
+      StatusIs(absl::StatusCode::kNotFound,
+               HasSubstr("'x' does not exist (expected a file or directory in " + a + ")")));
+  EXPECT_THAT(ResolveDataPath("x", {a, b}, "path"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("in " + a + ", where relative paths start, or in " + b + ")")));
+}
+
+TEST(DataPath, WithoutRootsNamesTheFlags) {
+  EXPECT_THAT(ResolveDataPath("", {}, "directory"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("--data_root=DIR, or a path s3://BUCKET/KEY below --s3_allow")));
+}
+
 }  // namespace
 }  // namespace braid

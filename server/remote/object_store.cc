@@ -114,6 +114,21 @@ bool IsMissing(const arrow::Status& status) {
          MentionsAny(status.message(), {"NO_SUCH_BUCKET", "NO_SUCH_KEY", "HTTP status 404"});
 }
 
+// Returns Arrow's message without the bucket and the key, which errors name anyway, and without
+// curl's text for a code that its details repeat.
+std::string Reason(const arrow::Status& status) {
+  absl::string_view text = status.message();
+  text.remove_prefix(std::min(text.find("AWS Error"), text.size()));
+  if (text.empty()) {
+    return status.message();
+  }
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, "; Details: ");
+  const size_t code = parts[0].find("curlCode:");
+  return parts.size() == 2 && !parts[1].empty() && code != absl::string_view::npos
+             ? absl::StrCat(parts[0].substr(0, code), parts[1])
+             : std::string(text);
+}
+
 std::string UriOf(absl::string_view path) { return absl::StrCat("s3://", path); }
 
 absl::Status NoObject(const std::string& path) {
@@ -182,7 +197,7 @@ absl::Status ObjectStore::Error(const arrow::Status& status, absl::string_view a
   if (IsMissing(status)) {
     return absl::NotFoundError(absl::StrCat(text, ": it does not exist"));
   }
-  const std::string why = absl::StrCat(text, ": ", Excerpt(status.message(), 512));
+  const std::string why = absl::StrCat(text, ": ", Excerpt(Reason(status), 512));
   if (MentionsAny(status.message(),
                   {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "ExpiredToken", "EXPIRED",
                    "INVALID_CLIENT_TOKEN_ID", "TOKEN", "HTTP status 401", "HTTP status 403"})) {
@@ -190,7 +205,8 @@ absl::Status ObjectStore::Error(const arrow::Status& status, absl::string_view a
         s3_ && static_cast<const fs::S3FileSystem&>(*files_).options().GetAccessKey().empty();
     return absl::FailedPreconditionError(absl::StrCat(why, anonymous ? kNoCredentials : ""));
   }
-  return absl::UnavailableError(why);
+  // Not UNAVAILABLE, which clients take for an outage of this server and retry.
+  return absl::FailedPreconditionError(why);
 }
 
 absl::StatusOr<StoredObject> ObjectStore::Describe(const std::string& path) const {

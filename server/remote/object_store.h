@@ -37,9 +37,9 @@ struct ListedObject {
 
 // Client of S3. Paths are results of ParseObjectPath(): "bucket/key". Errors name the object:
 // NOT_FOUND if it does not exist; FAILED_PRECONDITION if the service denies access (without
-// credentials, the message lists the places that were searched); UNAVAILABLE if the service cannot
-// be reached or still refuses requests after the time for retries; RESOURCE_EXHAUSTED if the local
-// disk is full. Methods block on the network. Thread-safe.
+// credentials, the message lists the places that were searched), cannot be reached or still refuses
+// requests after the time for retries; RESOURCE_EXHAUSTED if the local disk is full. Methods block
+// on the network. Thread-safe.
 class ObjectStore {
  public:
   // Connects with the settings of the environment: the standard AWS credential chain; AWS_REGION;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -170,6 +171,36 @@ def test_retries_while_the_service_throttles(service: S3, client: braid.Client) 
     assert client.data.get("s3://data/tables/test.parquet").rows == ROWS
     service.fail(2, 429, "TooManyRequests")
     assert client.data.list_datasets("s3://data/tables")
+
+
+def test_error_of_the_service_is_not_retried_by_the_client(
+    service: S3, client: braid.Client
+) -> None:
+    service.fault = lambda method, path: (501, "NotImplemented")  # which the server does not retry
+    with pytest.raises(braid.FailedPrecondition) as caught:
+        client.data.get("s3://data/tables/test.parquet")
+    assert "cannot read 's3://data/tables/test.parquet': AWS Error" in str(caught.value)
+    assert caught.value.attempts == 1
+
+
+def test_relative_directories(tmp_path: Path, service: S3) -> None:
+    put_model(service, tmp_path / "made", 1, 3)
+    root = Path(os.path.relpath(tmp_path))
+    flags = {"data_dir": root / "data", "data_root": root / "tables", "output_root": root / "out",
+             "dataset_root": root / "sets"}  # fmt: skip
+    flags = {name: str(path) for name, path in flags.items()}
+    with running(tmp_path, service, **flags) as server, durable.connect(server) as client:
+        assert client.data.get("s3://data/tables/test.parquet").rows == ROWS
+        info = score(client, "s3://data/out/scores.parquet").wait(timeout=SECONDS)
+        assert info.result.rows == ROWS
+        info = score(client, "scores.parquet").wait(timeout=SECONDS)
+        assert info.result.output == str(tmp_path / "out/scores.parquet")
+        local = client.data.put(tmp_path / "out/scores.parquet", "scores.parquet")
+        assert client.data.get(local.path).rows == ROWS
+    repository = {"s3_allow": None, "model_repository": "s3://models/serving"}
+    with running(tmp_path, service, **flags, **repository) as server:
+        with triton.InferenceServerClient(server.address) as client:
+            assert ask(client, "times") == 3
 
 
 def test_names_what_denies_access(tmp_path: Path, service: S3, client: braid.Client) -> None:

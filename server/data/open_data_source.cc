@@ -262,6 +262,11 @@ absl::StatusOr<std::vector<ListedData>> ListRemoteData(const std::string& path,
   if (!objects.ok()) {
     return InField(field, objects.status());
   }
+  const std::vector<std::string>& allowed = remote->prefixes;
+  if (objects->empty() && std::find(allowed.begin(), allowed.end(), key) == allowed.end()) {
+    return absl::NotFoundError(absl::StrCat(field, ": there are no objects below '", Excerpt(path),
+                                            "' (expected a prefix of objects)"));
+  }
   std::vector<ListedData> listed;
   for (const ListedObject& object : *objects) {
     if (!IsHidden(object.name) && (object.directory || KindOf(object.name, "").has_value())) {

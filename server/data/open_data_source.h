@@ -66,7 +66,8 @@ struct ListedData {
 absl::StatusOr<std::vector<ListedData>> ListData(const std::string& path,
                                                  const std::vector<std::string>& roots,
                                                  absl::string_view field);
-// Same for a path that starts with "s3://". Knows the formats of objects by their suffixes.
+// Same for a path that starts with "s3://". Knows the formats of objects by their suffixes. A
+// prefix without objects does not exist, except one of `remote`, whose list is empty.
 absl::StatusOr<std::vector<ListedData>> ListRemoteData(const std::string& path,
                                                        const RemoteData* remote,
                                                        absl::string_view field);

@@ -270,8 +270,12 @@ absl::StatusOr<std::vector<ListedObject>> ObjectStore::List(const std::string& p
   fs::FileSelector below;
   below.base_dir = path;
   const auto found = files_->GetFileInfo(below);
-  BRAID_RETURN_IF_ERROR(Error(found.status(), "list", path));
   std::vector<ListedObject> listed;
+  // Without objects, a prefix does not exist. A missing bucket is an error of the service.
+  if (arrow::internal::ErrnoFromStatus(found.status()) == ENOENT) {
+    return listed;
+  }
+  BRAID_RETURN_IF_ERROR(Error(found.status(), "list", path));
   for (const fs::FileInfo& one : *found) {
     listed.push_back({one.base_name(), one.IsDirectory(), std::max<int64_t>(one.size(), 0)});
   }

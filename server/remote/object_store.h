@@ -57,7 +57,8 @@ class ObjectStore {
   // Returns the object at `path`, or all objects below "path/", sorted by path. NOT_FOUND if there
   // is none; INVALID_ARGUMENT if ParseObjectPath() rejects a name.
   absl::StatusOr<std::vector<StoredObject>> Find(const std::string& path) const;
-  // Lists the objects and prefixes directly below "path/", sorted by name.
+  // Lists the objects and prefixes directly below "path/", sorted by name; may be empty. NOT_FOUND
+  // if the bucket does not exist.
   absl::StatusOr<std::vector<ListedObject>> List(const std::string& path) const;
   // Returns true if there is an object at `path`, or one below "path/".
   absl::StatusOr<bool> Exists(const std::string& path) const;

@@ -203,6 +203,16 @@ def test_relative_directories(tmp_path: Path, service: S3) -> None:
             assert ask(client, "times") == 3
 
 
+def test_lists_an_allowed_prefix_without_objects(client: braid.Client, service: S3) -> None:
+    assert client.data.list_datasets("s3://data/out") == []
+    with pytest.raises(braid.NotFound, match="there are no objects below 's3://data/out/none'"):
+        client.data.list_datasets("s3://data/out/none")
+    service.client.delete_object(Bucket="data", Key="tables/test.parquet")
+    service.client.delete_bucket(Bucket="data")
+    with pytest.raises(braid.NotFound, match="cannot list 's3://data/out'"):
+        client.data.list_datasets("s3://data/out")
+
+
 def test_names_what_denies_access(tmp_path: Path, service: S3, client: braid.Client) -> None:
     service.fault = lambda method, path: (403, "ExpiredToken")
     with pytest.raises(braid.BraidError) as caught:

@@ -35,6 +35,7 @@ TEST_F(ObjectStoreTest, FindsAnObjectOrAllBelowAPrefix) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto listed, store_->List("bucket/data"));
   ASSERT_EQ(listed.size(), 2u);
   EXPECT_TRUE(listed[1].directory);
+  EXPECT_TRUE(store_->List("bucket/none").value().empty());
   EXPECT_THAT(store_->Find("bucket/none").status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'s3://bucket/none'")));
   EXPECT_TRUE(store_->Exists("bucket/data").value());

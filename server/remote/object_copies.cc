@@ -49,9 +49,8 @@ std::string IdentityOf(const std::string& path, const std::vector<StoredObject>&
 // Data sources skip such names.
 bool IsHidden(absl::string_view relative) {
   const std::vector<absl::string_view> parts = absl::StrSplit(relative, '/');
-  return std::any_of(parts.begin(), parts.end(), [](absl::string_view part) {
-    return absl::StartsWith(part, ".") || absl::StartsWith(part, "_");
-  });
+  return std::any_of(parts.begin(), parts.end(),
+                     [](absl::string_view part) { return absl::StartsWith(part, "."); });
 }
 
 absl::Status WriteAt(const std::string& path, int64_t offset, absl::string_view bytes) {
@@ -172,7 +171,7 @@ absl::StatusOr<std::shared_ptr<const CopiedSet>> ObjectCopies::Copy(const std::s
   if (objects.empty()) {
     return absl::NotFoundError(absl::StrCat("'s3://", path,
                                             "' has no objects to read (names that start "
-                                            "with '.' or '_' are skipped)"));
+                                            "with '.' are skipped)"));
   }
   const std::string identity = IdentityOf(path, objects);
   const std::string key = ChecksumOf(identity);

@@ -170,9 +170,10 @@ def test_job_reads_an_uploaded_folder(
     x = np.random.default_rng(0).standard_normal((ROWS, FEATURES), np.float32)
     np.save(folder / "x.npy", x)
     np.save(folder / "y.npy", np.abs(x[:, :CLASSES]).argmax(1))
-    (folder / "_SUCCESS").touch()
+    (folder / "_SUCCESS").touch()  # tables and arrays leave it out
+    (folder / ".hidden").touch()
     stored = client.data.put(folder, "arrays")
-    assert (stored.result, stored.files) == ("stored", 2)
+    assert (stored.result, stored.files) == ("stored", 3)
     info = client.jobs.train(
         "noisy",
         data={"path": stored.path, "inputs": {"x": "x"}, "targets": {"target": "y"}},

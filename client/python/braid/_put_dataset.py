@@ -100,7 +100,7 @@ def _list(path: Path) -> list[tuple[Path, str]]:
     files = sorted(_walk(path, ""), key=lambda file: file[1])
     if not files:
         raise ValueError(
-            f"path: '{path}' has no files (names that start with '.' or '_' do not count)"
+            f"path: '{path}' has no files (names that start with '.' do not count)"
         )
     return files
 
@@ -108,7 +108,7 @@ def _list(path: Path) -> list[tuple[Path, str]]:
 def _walk(folder: Path, prefix: str) -> Iterator[tuple[Path, str]]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith((".", "_")):  # A server does not read them.
+            if entry.name.startswith("."):  # A server does not read them.
                 continue
             path, name = Path(entry.path), f"{prefix}{entry.name}"
             if entry.is_symlink():

@@ -130,7 +130,7 @@ class Datasets:
         that was interrupted, with the bytes that the server does not have yet. Returns at once if
         the server has an equal dataset. The dataset appears when all of its files are verified.
 
-        path: names in a folder that start with '.' or '_' are skipped; symbolic links are errors.
+        path: names in a folder that start with '.' are skipped; symbolic links are errors.
         name: up to 128 letters, digits, '_', '-' and '.'; no '/'. Keep the suffix of a file:
             "train.parquet".
         overwrite: replaces a different dataset of this name, atomically.

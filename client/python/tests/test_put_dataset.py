@@ -10,10 +10,10 @@ PIECE = 1 << 20
 
 @pytest.fixture
 def folder(tmp_path):
-    """Has 4 pieces in 2 files, an empty file, and names that are skipped."""
+    """Has 5 pieces in 3 files, an empty file, and names that are skipped."""
     files = {
-        "b.npy": b"b" * (2 * PIECE + 1), "sub/a.npy": b"a", "empty": b"",
-        ".hidden": b"h", "_SUCCESS": b"", "_tmp/x": b"x",
+        "b.npy": b"b" * (2 * PIECE + 1), "sub/a.npy": b"a", "_empty": b"",
+        "_sub/x": b"x", ".hidden": b"h", ".sub/x": b"x",
     }  # fmt: skip
     for name, data in files.items():
         path = tmp_path / "set" / name
@@ -25,14 +25,14 @@ def folder(tmp_path):
 def test_put_a_folder(server, client, folder):
     reports = []
     stored = client.data.put(folder, "set", progress=lambda *report: reports.append(report))
-    total = 2 * PIECE + 2
-    assert stored == braid.StoredDataset("/sets/set", "stored", 3, total)
+    total = 2 * PIECE + 3
+    assert stored == braid.StoredDataset("/sets/set", "stored", 4, total)
     assert server.data.stored["set"] == {
-        "b.npy": b"b" * (2 * PIECE + 1), "empty": b"", "sub/a.npy": b"a",
+        "_empty": b"", "_sub/x": b"x", "b.npy": b"b" * (2 * PIECE + 1), "sub/a.npy": b"a",
     }  # fmt: skip
     assert reports[0] == ("checksums", 0, total)
     assert [done for stage, done, _ in reports if stage == "upload"] == [
-        0, PIECE, 2 * PIECE, 2 * PIECE + 1, total,
+        0, 1, PIECE + 1, 2 * PIECE + 1, 2 * PIECE + 2, total,
     ]  # fmt: skip
     assert client.data.put(folder, "set").result == "unchanged"
 
@@ -49,7 +49,7 @@ def test_put_continues_a_broken_upload(server, client, folder):
     server.data.breaks = [2, 2, 1]
     assert client.data.put(folder, "set").result == "stored"
     assert server.data.stored["set"]["b.npy"] == b"b" * (2 * PIECE + 1)
-    assert server.data.pieces == 4
+    assert server.data.pieces == 5
 
 
 def test_put_gives_up_without_progress(server, client, folder):

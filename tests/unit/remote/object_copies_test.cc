@@ -33,7 +33,8 @@ TEST_F(ObjectCopiesTest, CopiesObjectsUnderTheirNames) {
   dir_.Write("bucket/data/a", "one");
   dir_.Write("bucket/data/b/c", std::string((17 << 20) + 1, 'x'));
   dir_.Write("bucket/data/empty", "");
-  dir_.Write("bucket/data/_temporary/x", "hidden");
+  dir_.Write("bucket/data/_c/d", "_");
+  dir_.Write("bucket/data/.temporary/x", "hidden");
   int64_t last = 0;
   const auto copies = Open(int64_t{1} << 30);
   BRAID_ASSERT_OK_AND_ASSIGN(const auto set,
@@ -41,15 +42,16 @@ TEST_F(ObjectCopiesTest, CopiesObjectsUnderTheirNames) {
                                last = bytes;
                                return absl::OkStatus();
                              }));
-  EXPECT_EQ(last, (17 << 20) + 4);
+  EXPECT_EQ(last, (17 << 20) + 5);
   const std::filesystem::path path = set->path;
   EXPECT_EQ(Contents(path / "a"), "one");
   EXPECT_EQ(Contents(path / "b/c"), std::string((17 << 20) + 1, 'x'));
   EXPECT_EQ(Contents(path / "empty"), "");
-  EXPECT_FALSE(std::filesystem::exists(path / "_temporary"));
+  EXPECT_EQ(Contents(path / "_c/d"), "_");
+  EXPECT_FALSE(std::filesystem::exists(path / ".temporary"));
   BRAID_ASSERT_OK_AND_ASSIGN(const auto one, copies->Copy("bucket/data/a", Continue));
   EXPECT_EQ(Contents(one->path), "one");
-  EXPECT_EQ(Objects(), 3u);
+  EXPECT_EQ(Objects(), 4u);
 }
 
 TEST_F(ObjectCopiesTest, ReturnsAbsolutePathsForARelativeDirectory) {

@@ -16,6 +16,8 @@ from braid._channel import Channel, remaining
 from braid._protocol import DATA
 
 _PIECE_BYTES = 1 << 20
+_SUFFIXES = (".parquet", ".arrow", ".csv", ".npy", ".npz", ".safetensors")
+_MAGICS = (b"PAR1", b"ARROW1", b"\0\0")  # Parquet, Arrow IPC, IDX
 _RESULTS = {1: "stored", 2: "replaced", 3: "unchanged"}
 
 # Called with a stage, "checksums" or "upload", the completed bytes and the total.
@@ -58,7 +60,10 @@ def put(
     """Implements `Datasets.put`."""
     report = progress or (lambda _stage, _done, _total: None)
     deadline = channel.deadline(timeout)
-    files = _read(_list(Path(path)), report)
+    found = _list(Path(path))
+    if found[0][1] == "":
+        _check_format(found[0][0], name)
+    files = _read(found, report)
     total = sum(file.bytes for file in files)
     start, upload = DATA["StartDatasetUpload"], DATA["PutDataset"]
     request = start.request(dataset=name, overwrite=overwrite)
@@ -103,6 +108,24 @@ def _list(path: Path) -> list[tuple[Path, str]]:
             f"path: '{path}' has no files (names that start with '.' do not count)"
         )
     return files
+
+
+def _check_format(path: Path, name: str) -> None:
+    """Raises ValueError if no server could read the file as the dataset `name`."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    if head.startswith(_MAGICS) or name.endswith(_SUFFIXES):
+        return
+    if head.startswith(b"\x1f\x8b") and name.endswith(".gz") and "idx" in name:
+        return
+    if path.name.endswith(_SUFFIXES):
+        raise ValueError(
+            f"name: '{name}' has no suffix of a format (expected the file's, '{path.suffix}')"
+        )
+    raise ValueError(
+        f"path: '{path}' has an unknown format (expected a folder of images, or a file of Parquet, "
+        "Arrow IPC, CSV, .npy, .npz, .safetensors or IDX)"
+    )
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[tuple[Path, str]]:

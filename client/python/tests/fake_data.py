@@ -64,7 +64,7 @@ class FakeData:
             if reply.complete:
                 return reply
             if not request.overwrite:
-                context.abort(grpc.StatusCode.ALREADY_EXISTS, f"dataset: {request.dataset!r}")
+                context.abort(grpc.StatusCode.ALREADY_EXISTS, f"dataset: {request.dataset!r} (`overwrite`)")
         reply.upload = request.dataset
         _, received = self._uploads.setdefault(
             request.dataset, (request, [b""] * len(request.files))

@@ -71,6 +71,26 @@ def test_put_refuses_what_it_cannot_upload(client, folder, tmp_path):
         client.data.put(tmp_path / "void", "set")
 
 
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [(b"PAR1", "x"), (b"ARROW1", "x"), (b"\0\0\x08\1", "x"), (b"a", "x.csv"), (b"a", "x.npz"),
+     (b"\x1f\x8b\x08", "x-idx3.gz")],
+)  # fmt: skip
+def test_put_takes_files_of_known_formats(client, tmp_path, data, name):
+    (tmp_path / "file").write_bytes(data)
+    assert client.data.put(tmp_path / "file", name).result == "stored"
+
+
+def test_put_refuses_a_file_that_no_job_can_read(server, client, tmp_path):
+    (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+    with pytest.raises(ValueError, match="cat.jpg' has an unknown format .expected a folder of im"):
+        client.data.put(tmp_path / "cat.jpg", "cat.jpg")
+    (tmp_path / "train.csv").write_bytes(b"a\n1\n")
+    with pytest.raises(ValueError, match="name: 'train' has no suffix of a format .*'.csv'"):
+        client.data.put(tmp_path / "train.csv", "train")
+    assert not server.data.stored
+
+
 def test_put_notices_that_a_file_became_shorter(client, folder):
     def shorten(stage, done, total):
         if stage == "upload":

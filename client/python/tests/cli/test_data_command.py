@@ -1,5 +1,8 @@
 """`braid data` against a fake server."""
 
+import braid
+from braid.cli.commands.data import _UploadBar
+
 
 def test_list(call):
     assert call("data", "list").out == "name           size\nsets/\ntrain.parquet  1.5 KiB\n"
@@ -53,5 +56,30 @@ def test_put_and_rm(call, server, tmp_path):
     }  # fmt: skip
     ended = call("data", "put", tmp_path / "none", "none")
     assert (ended.code, "none' does not exist" in ended.err) == (1, True)
+    (tmp_path / "a.npy").write_bytes(b"123456")
+    ended = call(*put)
+    assert (ended.code, "(--overwrite)" in ended.err) == (1, True)
     assert call("data", "rm", "a.npy").out == "a.npy: deleted\n"
     assert call("data", "rm", "a.npy").code == 1
+
+
+def test_interrupted_put_says_how_to_continue(call, monkeypatch, tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    (tmp_path / "a.npy").write_bytes(b"12345")
+    monkeypatch.setattr(braid._put_dataset, "_requests", interrupt)
+    ended = call("data", "put", tmp_path / "a.npy", "a.npy")
+    text = "braid: interrupted: run the same command again to continue\n"
+    assert (ended.code, ended.err) == (130, text)
+
+
+def test_bar_of_an_upload_has_one_kind_of_units(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with _UploadBar(json=False) as bar:
+        bar.update("upload", 0, 4 << 20)
+        bar.update("upload", 1 << 20, 4 << 20)
+        bar.update("upload", 4 << 20, 4 << 20)
+    shown = capsys.readouterr().err
+    assert "iB/s" in shown and "B/s" not in shown.replace("iB/s", "")

@@ -119,27 +119,36 @@ def preview(flags: Flags, path: str, columns: Sequence[str], rows: int) -> None:
 @command.command(
     "put",
     help="Upload a file or folder to a server with --dataset_root, as the dataset NAME. To "
-    "continue an upload that was interrupted, run the same command again.",
+    "continue an upload that was interrupted, run the same command again. NAME has letters, "
+    "digits, '_', '-' and '.', and no '/'; the name of a file keeps its suffix.",
     short_help="Upload a file or folder as a dataset",
 )
 @click.argument("path", type=click.Path())
 @click.argument("name")
 @option("--overwrite", is_flag=True, help="Replace a different dataset of this name")
 @pass_flags
-def put(flags: Flags, path: str, name: str, overwrite: bool) -> None:
-    with settings.connect(flags) as client, _UploadBar(flags.json) as bar:
-        try:
-            stored = client.data.put(path, name, overwrite=overwrite, progress=bar.update)
-        except ValueError as error:
-            raise errors.Failure(str(error)) from error
+def put(flags: Flags, path: str, name: str, overwrite: bool) -> int:
+    from braid.errors import AlreadyExists
+
+    try:
+        with settings.connect(flags) as client, _UploadBar(flags.json) as bar:
+            try:
+                stored = client.data.put(path, name, overwrite=overwrite, progress=bar.update)
+            except AlreadyExists as error:
+                text = errors.rejected(error).message.replace("`overwrite`", "--overwrite")
+                raise errors.Failure(text) from None
+    except KeyboardInterrupt:
+        click.echo("braid: interrupted: run the same command again to continue", err=True)
+        return errors.INTERRUPTED
     if flags.json:
         print_json({
             "dataset": name, "path": stored.path, "result": stored.result,
             "files": stored.files, "bytes": stored.bytes,
         })  # fmt: skip
-        return
+        return 0
     size = f"{count_text(stored.files, 'file')}, {bytes_text(stored.bytes)}"
     print_line(f"{name}: {stored.result}, {size}; path in jobs: {stored.path}")
+    return 0
 
 
 @command.command("rm", help="Delete the dataset NAME in the server's --dataset_root.")
@@ -163,12 +172,19 @@ class _UploadBar:
         if not json and sys.stderr.isatty():
             from rich import progress as rich
             from rich.console import Console
+            from rich.text import Text
+
+            class Speed(rich.ProgressColumn):
+                def render(self, task: rich.Task) -> Text:
+                    speed = task.finished_speed or task.speed
+                    text = "?" if speed is None else f"{bytes_text(int(speed))}/s"
+                    return Text(text, style="progress.data.speed")
 
             self._bar = rich.Progress(
                 rich.TextColumn("{task.description}"),
                 rich.BarColumn(),
                 rich.DownloadColumn(binary_units=True),
-                rich.TransferSpeedColumn(),
+                Speed(),
                 rich.TimeRemainingColumn(),
                 console=Console(stderr=True),
                 transient=True,

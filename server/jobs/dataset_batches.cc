@@ -58,16 +58,22 @@ class LoaderStream final : public BatchStream {
   const std::string field_;
 };
 
-// Logs how far a table is packed, and ends it when the job must stop.
+// Returns true if the rows are files, such as those of a folder of images.
+bool HasFiles(const DataSource& source) {
+  return std::any_of(source.columns().begin(), source.columns().end(),
+                     [&](const Column& column) { return !source.PathColumn(column.name).empty(); });
+}
+
+// Logs how far a table is packed, and ends it when the job must stop. Does not log for a folder of
+// images, of which only the paths and labels are packed.
 class PackingLog {
  public:
-  // `total`: rows of the table, if they are known.
-  PackingLog(JobContext* context, std::optional<int64_t> total)
-      : context_(context), total_(total) {}
+  PackingLog(JobContext* context, const DataSource& source)
+      : context_(context), logs_(!HasFiles(source)), total_(source.KnownRows()) {}
 
   absl::Status operator()(int64_t rows) {
     BRAID_RETURN_IF_ERROR(CheckStop(*context_));
-    if (const absl::Time now = absl::Now(); now >= next_) {
+    if (const absl::Time now = absl::Now(); logs_ && now >= next_) {
       next_ = now + kInterval;
       context_->AddLog(JobLogLevel::kInfo,
                        total_ ? absl::StrCat("packing the table: ", rows, " of ", *total_, " rows")
@@ -86,7 +92,8 @@ class PackingLog {
   static constexpr absl::Duration kInterval = absl::Seconds(10);
 
   JobContext* const context_;
-  const std::optional<int64_t> total_;
+  const bool logs_;
+  const std::optional<int64_t> total_;  // rows, if they are known
   absl::Time next_ = absl::InfinitePast();
 };
 
@@ -141,7 +148,7 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
   }
   tensors.insert(tensors.end(), dataset.target_columns.begin(), dataset.target_columns.end());
   absl::StatusOr<std::shared_ptr<const RowStore>> store =
-      cache_->Rows(dataset.source.get(), tensors, PackingLog(context, dataset.source->KnownRows()));
+      cache_->Rows(dataset.source.get(), tensors, PackingLog(context, *dataset.source));
   if (!store.ok()) {
     return InField(options_.data.path_field, store.status());
   }

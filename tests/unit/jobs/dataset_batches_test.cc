@@ -239,6 +239,17 @@ TEST_F(DatasetBatchesTest, LogsThatItPacksATable) {
   EXPECT_EQ(context_.log.size(), 1);
 }
 
+TEST_F(DatasetBatchesTest, DoesNotLogThatItPacksAFolderOfImages) {
+  std::filesystem::create_directories(dir_.path() / "images/cat");
+  Put(dir_.path() / "images/cat/1.jpg", "1");
+  DatasetBatches::Options options = MakeOptions();
+  options.data.path = "images";
+  options.data.inputs = {{"x", {"label"}}};
+  options.data.targets = {{"target", {"label"}}};
+  ASSERT_THAT(Make(options).Rows(&context_, &identity_), IsOk());
+  EXPECT_THAT(context_.log, ::testing::IsEmpty());
+}
+
 TEST_F(DatasetBatchesTest, StopsToPackATable) {
   WriteIpc(dir_.path() / "parts.arrow", {MakeIds(0, 10), MakeIds(10, 20), MakeIds(20, 30)});
   DatasetBatches::Options options = MakeOptions();

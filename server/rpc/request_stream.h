@@ -48,16 +48,26 @@ class RequestStream : public grpc::ServerReadReactor<Request>, public OpenStream
       OnLast();
     }
   }
-  void OnCancel() final {
-    End(absl::CancelledError("the client disconnected or cancelled the call"));
+  void OnCancel() final { End(Cancelled()); }
+  void OnDone() final {
+    {
+      const absl::MutexLock lock(&mu_);
+      if (!last_status_.ok()) {
+        RecordEnd(call_.IsCancelled() ? Cancelled() : last_status_);
+      }
+    }
+    self_.reset();
   }
-  void OnDone() final { self_.reset(); }
 
  protected:
   // method: a string literal.
   RequestStream(const RpcContext& rpc, const grpc::CallbackServerContext& call,
                 absl::string_view method)
-      : rpc_(rpc), self_(this), record_(rpc.metrics, method), caller_(rpc.access, call, method) {}
+      : rpc_(rpc),
+        call_(call),
+        self_(this),
+        record_(rpc.metrics, method),
+        caller_(rpc.access, call, method) {}
 
   // Authorizes the caller and reads the first request. Called once, by the last constructor.
   void Start() ABSL_LOCKS_EXCLUDED(mu_) {
@@ -112,6 +122,15 @@ class RequestStream : public grpc::ServerReadReactor<Request>, public OpenStream
     const absl::MutexLock lock(&mu_);
     EndLocked(status);
   }
+  // End() with an error of OnLast(). gRPC may report the end of the requests before it reports that
+  // the client cancelled the call, so this records the outcome only when it is certain.
+  void EndLast(const absl::Status& error) ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    if (!std::exchange(ended_, true)) {
+      last_status_ = error;
+      this->Finish(ToGrpcStatus(error));
+    }
+  }
   bool ended() const ABSL_LOCKS_EXCLUDED(mu_) {
     const absl::MutexLock lock(&mu_);
     return ended_;
@@ -133,12 +152,19 @@ class RequestStream : public grpc::ServerReadReactor<Request>, public OpenStream
   }
   void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!std::exchange(ended_, true)) {
-      caller_.Audit(status);
-      this->Finish(record_.End(status, caller_, caller_.model()));
+      this->Finish(RecordEnd(status));
     }
+  }
+  grpc::Status RecordEnd(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    caller_.Audit(status);
+    return record_.End(status, caller_, caller_.model());
+  }
+  static absl::Status Cancelled() {
+    return absl::CancelledError("the client disconnected or cancelled the call");
   }
 
   const RpcContext rpc_;
+  const grpc::CallbackServerContext& call_;  // valid until OnDone() returns
   // gRPC's reference, until OnDone(). Work in progress holds another.
   std::shared_ptr<RequestStream> self_;
   CallRecord record_;
@@ -150,6 +176,7 @@ class RequestStream : public grpc::ServerReadReactor<Request>, public OpenStream
   // If not OK: ends with this status after the work in progress.
   absl::Status leave_status_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status last_status_ ABSL_GUARDED_BY(mu_);  // of EndLast()
   Caller caller_ ABSL_GUARDED_BY(mu_);
 };
 

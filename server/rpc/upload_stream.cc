@@ -23,7 +23,7 @@ void UploadStream::OnRequest() {
 
 void UploadStream::OnLast() {
   if (const absl::Status status = CheckLast(); !status.ok()) {
-    End(status);
+    EndLast(status);
     return;
   }
   context_.changes->Post([this, alive = self()] { End(Serve()); });

@@ -65,7 +65,7 @@ void PutDatasetStream::OnRequest() {
 
 void PutDatasetStream::OnLast() {
   if (upload_ == nullptr) {
-    End(InvalidField("upload", "missing (expected at least one message)"));
+    EndLast(InvalidField("upload", "missing (expected at least one message)"));
     return;
   }
   // Also after the connection broke: the client continues the upload.
@@ -74,7 +74,7 @@ void PutDatasetStream::OnLast() {
     status = Admit(0);
   }
   if (!status.ok()) {
-    End(status);
+    EndLast(status);
     return;
   }
   context_.changes->Post([this, alive = self()] {

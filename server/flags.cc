@@ -215,7 +215,7 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
       ->type_name("DIR");
   app->add_option("--data_root", options->data_roots,
                   "Directory with datasets for jobs and previews; may be repeated; relative paths "
-                  "start at the first; default: none")
+                  "start at the first in which they exist; default: none")
       ->type_name("DIR")
       ->check(CLI::ExistingDirectory)
       ->expected(1)

@@ -32,10 +32,10 @@ struct Options {
   // Directory for trainers, checkpoints and caches; created if missing. Empty: no storage.
   std::string data_dir;
   // Directories with datasets that clients may read. Relative paths of requests start at the
-  // first.
+  // first in which they exist.
   std::vector<std::string> data_roots;
-  // Directory of the datasets that clients upload, created if missing; becomes one of `data_roots`
-  // unless it is below one. Empty: no uploads.
+  // Directory of the datasets that clients upload, created if missing; becomes the last of
+  // `data_roots` unless it is one. Empty: no uploads.
   std::string dataset_root;
   // Limit of the bytes of uploaded datasets. 0: no limit.
   int64_t dataset_quota = 0;

@@ -21,7 +21,6 @@
 #include "server/base/clock.h"
 #include "server/base/local_address.h"
 #include "server/base/status.h"
-#include "server/data/data_paths.h"
 #include "server/datasets/dataset_store.h"
 #include "server/decode/decode_threads.h"
 #include "server/devices/device_pool.h"
@@ -498,7 +497,11 @@ class Server::Parts {
 
   DataDirectories DataPaths() const {
     DataDirectories paths{options_.data_roots, scratch_directory_};
-    if (datasets_ != nullptr && !ResolvesBelowAny(datasets_->root(), paths.roots)) {
+    const auto is_datasets = [&](const std::string& root) {
+      std::error_code error;
+      return std::filesystem::equivalent(root, datasets_->root(), error);
+    };
+    if (datasets_ != nullptr && std::ranges::none_of(paths.roots, is_datasets)) {
       paths.roots.push_back(datasets_->root());
     }
     paths.remote = copies_ == nullptr ? nullptr : &s3_data_;

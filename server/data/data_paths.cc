@@ -29,6 +29,14 @@ bool IsBelowAny(const fs::path& path, const std::vector<std::string>& roots) {
   });
 }
 
+// Returns the first root in which a relative path exists; the first one if there is none.
+const std::string& StartOf(const std::string& path, const std::vector<std::string>& roots) {
+  const auto found = std::find_if(roots.begin(), roots.end(), [&](const std::string& root) {
+    return ResolvesBelowAny((fs::path(root) / path).native(), roots);
+  });
+  return found == roots.end() ? roots.front() : *found;
+}
+
 // Checks a path before the file system sees it. `joined`: the path with its root.
 absl::Status CheckText(const std::string& path, const fs::path& joined, absl::string_view field) {
   if (path.find('\0') != std::string::npos) {
@@ -68,8 +76,8 @@ absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
         ": the server has no data root (expected braid-server --data_root=DIR, or a path "
         "s3://BUCKET/KEY below --s3_allow)"));
   }
-  const fs::path joined = fs::path(roots.front()) / path;
-  BRAID_RETURN_IF_ERROR(CheckText(path, joined, field));
+  BRAID_RETURN_IF_ERROR(CheckText(path, fs::path(roots.front()) / path, field));
+  const fs::path joined = fs::path(StartOf(path, roots)) / path;
   std::error_code error;
   // Resolves links of the parts that exist. The check comes before the one for existence, so that
   // clients cannot ask what exists elsewhere.
@@ -81,10 +89,9 @@ absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
     return InvalidField(field, LeavesRoots(path, roots).message());
   }
   if (!fs::exists(resolved, error)) {
-    const std::string others = absl::StrJoin(roots.begin() + 1, roots.end(), " or ");
-    return absl::NotFoundError(absl::StrCat(
-        field, ": '", Excerpt(path), "' does not exist (expected a file or directory in ",
-        roots.front(), others.empty() ? "" : ", where relative paths start, or in ", others, ")"));
+    return absl::NotFoundError(absl::StrCat(field, ": '", Excerpt(path),
+                                            "' does not exist (expected a file or directory in ",
+                                            absl::StrJoin(roots, " or "), ")"));
   }
   return resolved.string();
 }

@@ -10,9 +10,10 @@
 
 namespace braid {
 
-// Returns the path of data without symbolic links, "." and "..". Relative paths start at the first
-// root. `field` names the path in messages. INVALID_ARGUMENT if it leaves the roots, is too
-// long or has a loop of links, NOT_FOUND if it does not exist, FAILED_PRECONDITION without roots.
+// Returns the path of data without symbolic links, "." and "..". A relative path starts at the
+// first root in which it exists. `field` names the path in messages. INVALID_ARGUMENT if it leaves
+// the roots, is too long or has a loop of links, NOT_FOUND if it does not exist,
+// FAILED_PRECONDITION without roots.
 absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
                                             const std::vector<std::string>& roots,
                                             absl::string_view field);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -227,31 +228,40 @@ absl::StatusOr<std::string> FolderOf(const std::string& path, const std::vector<
 absl::StatusOr<std::vector<ListedData>> ListData(const std::string& path,
                                                  const std::vector<std::string>& roots,
                                                  absl::string_view field) {
-  BRAID_ASSIGN_OR_RETURN(const std::string resolved, ResolveDataPath(path, roots, field));
-  std::vector<ListedData> listed;
-  std::error_code error;
-  for (fs::directory_iterator child(resolved, error), end; !error && child != end;
-       child.increment(error)) {
-    if (IsHidden(child->path()) || !ResolvesBelowAny(child->path(), roots)) {
-      continue;
+  BRAID_ASSIGN_OR_RETURN(const std::string first, ResolveDataPath(path, roots, field));
+  std::vector<std::string> directories = {first};
+  if (path.empty()) {
+    directories = roots;
+  }
+  std::map<std::string, ListedData> listed;  // by name, of the first root that has it
+  for (const std::string& directory : directories) {
+    std::error_code error;
+    for (fs::directory_iterator child(directory, error), end; !error && child != end;
+         child.increment(error)) {
+      const std::string name = child->path().filename();
+      if (IsHidden(name) || listed.contains(name) || !ResolvesBelowAny(child->path(), roots)) {
+        continue;
+      }
+      // Leaves out an entry that was deleted since it was listed.
+      std::error_code gone;
+      if (child->is_directory(gone)) {
+        listed[name] = {name, true, 0};
+        continue;
+      }
+      const auto file = DataFile::Open(child->path());
+      if (file.ok() && KindOfFile(**file).ok()) {
+        listed[name] = {name, false, (*file)->bytes()};
+      }
     }
-    // Leaves out an entry that was deleted since it was listed.
-    std::error_code gone;
-    if (child->is_directory(gone)) {
-      listed.push_back({child->path().filename(), true, 0});
-      continue;
-    }
-    const auto file = DataFile::Open(child->path());
-    if (file.ok() && KindOfFile(**file).ok()) {
-      listed.push_back({child->path().filename(), false, (*file)->bytes()});
+    if (error) {
+      return InField(field, FileError(error.value(), "list", directory));
     }
   }
-  if (error) {
-    return InField(field, FileError(error.value(), "list", resolved));
+  std::vector<ListedData> entries;
+  for (auto& [name, data] : listed) {
+    entries.push_back(std::move(data));
   }
-  std::sort(listed.begin(), listed.end(),
-            [](const ListedData& a, const ListedData& b) { return a.name < b.name; });
-  return listed;
+  return entries;
 }
 
 absl::StatusOr<std::vector<ListedData>> ListRemoteData(const std::string& path,

@@ -22,7 +22,8 @@ struct RemoteData {
 };
 
 struct DataDirectories {
-  // Directories of data that clients may read. Relative paths start at the first one.
+  // Directories of data that clients may read. Relative paths start at the first one in which they
+  // exist.
   std::vector<std::string> roots;
   // Existing directory for unpacked arrays.
   std::string scratch;
@@ -61,8 +62,8 @@ struct ListedData {
   int64_t bytes = 0;
 };
 
-// Lists the files of known formats and the directories in `path`, sorted by name. "" is the first
-// root.
+// Lists the files of known formats and the directories in `path`, sorted by name. "" is all
+// roots; of entries with the same name, it lists that of the first root.
 absl::StatusOr<std::vector<ListedData>> ListData(const std::string& path,
                                                  const std::vector<std::string>& roots,
                                                  absl::string_view field);

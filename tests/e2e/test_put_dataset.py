@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -146,6 +147,15 @@ def send(server: DatasetServer, *pieces: dict[str, Any]) -> tuple[str, str]:
     return "OK", ""
 
 
+def outcomes(server: DatasetServer, dataset: str) -> list[str]:
+    """Returns the outcomes of the uploads of a dataset in the audit log."""
+    lines = [
+        line for line in server.log.splitlines()
+        if "audit" in line and "method=PutDataset " in line and f'dataset="{dataset}"' in line
+    ]  # fmt: skip
+    return [match[1] for line in lines if (match := re.search(r"outcome=(\w+)", line))]
+
+
 def test_job_reads_an_uploaded_file(
     server: DatasetServer, client: braid.Client, tmp_path: Path
 ) -> None:
@@ -154,6 +164,8 @@ def test_job_reads_an_uploaded_file(
     stored = client.data.put(table, "test.parquet")
     assert (stored.result, stored.files, stored.bytes) == ("stored", 1, table.stat().st_size)
     assert client.data.get(stored.path).rows == ROWS
+    assert client.data.get("test.parquet").rows == ROWS
+    assert "test.parquet" in [each.name for each in client.data.list_datasets()]
     info = client.jobs.infer(
         "fashion",
         data={"path": stored.path, "inputs": {"x": "image"}},
@@ -194,6 +206,8 @@ def test_continues_where_an_earlier_call_stopped(
     with pytest.raises(Interrupted):
         client.data.put(folder, "big", progress=Reports(3 * PIECE, interrupt))
     assert not (server.datasets / "big").exists()
+    wait_until(lambda: outcomes(server, "big"))
+    assert outcomes(server, "big") == ["CANCELLED"]
     reports = Reports()
     assert client.data.put(folder, "big", progress=reports).result == "stored"
     assert 2 * PIECE <= reports.uploaded[0] < 5 * PIECE
@@ -261,7 +275,7 @@ def test_path_that_leaves_the_dataset_is_invalid(server: DatasetServer, path: st
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b", ".braid", "_a", "a\nb", "", "x" * 129])
 def test_invalid_name(client: braid.Client, tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").write_bytes(b"1")
+    (tmp_path / "file").write_bytes(b"PAR1")
     with pytest.raises(braid.InvalidArgument, match="dataset: invalid name") as caught:
         client.data.put(tmp_path / "file", name)
     assert caught.value.field == "dataset"
@@ -401,6 +415,8 @@ def test_command_puts_and_removes(server: DatasetServer, tmp_path: Path) -> None
     assert put == {"dataset": "mine", "path": str(server.datasets / "mine"), "result": "stored",
                    "files": 1, "bytes": 10}  # fmt: skip
     assert jobs.braid_json(server, "data", "rm", "mine") == {"dataset": "mine"}
+    path = jobs.braid_json(server, "data", "put", str(folder), "mine")["path"]
+    assert jobs.braid_json(server, "data", "rm", path) == {"dataset": path}
     ended = jobs.braid(server, "data", "rm", "mine")
     assert ended.returncode == 1 and "there is no dataset 'mine'" in ended.stdout + ended.stderr
 
@@ -413,7 +429,7 @@ def test_uploads_need_an_admin_and_are_audited(
     tokens.write_text("".join(lines))
     directory = tmp_path / "server"
     training_models.export_model(directory / "models/fashion", "net", "torchscript")
-    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "file").write_bytes(b"PAR1")
     guarded = DatasetServer(directory)
     guarded.replace_flag("--auth_tokens", str(tokens))
     try:
@@ -440,7 +456,7 @@ def test_uploads_need_an_admin_and_are_audited(
 
 def test_server_without_dataset_root_refuses_uploads(tmp_path: Path) -> None:
     training_models.export_model(tmp_path / "models/fashion", "net", "torchscript")
-    (tmp_path / "file").write_bytes(b"1")
+    (tmp_path / "file").write_bytes(b"PAR1")
     with jobs.serving(tmp_path) as server, durable.connect(server) as client:
         with pytest.raises(braid.FailedPrecondition, match="--dataset_root"):
             client.data.put(tmp_path / "file", "set")

@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 class StoredDataset:
     """Dataset that `Datasets.put` has uploaded.
 
-    path: path for jobs and for `Datasets.get`. `Datasets.delete` takes the name instead.
+    path: path for jobs and for `Datasets.get`.
     result: "stored"; "replaced", if another dataset had the name; "unchanged", if an equal one did.
     files, bytes: number of files and size of the dataset.
     """

@@ -70,8 +70,8 @@ class Datasets:
     """Datasets of a server, from `Client.data`. Thread-safe.
 
     A dataset is a file or a folder: Parquet, Arrow IPC, CSV, .npy, .npz, safetensors, IDX or
-    images. Paths are on the server, relative to its first --data_root (without one, to
-    --dataset_root), or s3://BUCKET/KEY. Raises NotFound if there is no such path, and
+    images. Paths are on the server, relative to the first --data_root in which they exist, then to
+    --dataset_root, or s3://BUCKET/KEY. Raises NotFound if there is no such path, and
     InvalidArgument for a path outside of --data_root, --dataset_root and --s3_allow. `timeout` is
     in seconds and includes retries; None means the client's timeout.
     """
@@ -83,7 +83,10 @@ class Datasets:
     def list_datasets(
         self, folder: str = "", *, timeout: float | None = None
     ) -> list[DatasetEntry]:
-        """Lists the folders, and the files of known formats, in a folder, sorted by name."""
+        """Lists the folders, and the files of known formats, in a folder, sorted by name.
+
+        folder: default: all folders of --data_root and --dataset_root.
+        """
         method = DATA["ListDatasets"]
         reply = self._channel.call(method, method.request(directory=folder), timeout)
         return [DatasetEntry(each.name, each.is_directory, each.bytes) for each in reply.entries]
@@ -145,6 +148,8 @@ class Datasets:
 
     def delete(self, name: str, *, timeout: float | None = None) -> None:
         """Deletes a dataset in the server's --dataset_root.
+
+        name: or the path that `put` returned.
 
         Raises FailedPrecondition if a job that has not ended reads it, and NotFound if there is
         none.

@@ -87,7 +87,8 @@ DataService::Reactor* DataService::DeleteDataset(Context* context,
 
 absl::Status DataService::Delete(const std::string& dataset) const {
   BRAID_RETURN_IF_ERROR(CheckAcceptsDatasets(uploads_.store));
-  BRAID_ASSIGN_OR_RETURN(const std::string place, uploads_.store->Find(dataset));
+  const std::string name = DatasetName(dataset, uploads_.store->root(), uploads_.data_root);
+  BRAID_ASSIGN_OR_RETURN(const std::string place, uploads_.store->Find(name));
   // Only jobs that were accepted before can read the dataset: others find that it is gone.
   if (jobs_->started()) {
     BRAID_ASSIGN_OR_RETURN(
@@ -95,11 +96,11 @@ absl::Status DataService::Delete(const std::string& dataset) const {
         JobsReading(place, jobs_->store(), ReadStoredJobSpec, directories_.roots));
     if (!users.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "dataset: '", dataset, "' is read by jobs that have not ended: ", SomeNames(users),
+          "dataset: '", name, "' is read by jobs that have not ended: ", SomeNames(users),
           " (cancel them first)"));
     }
   }
-  return uploads_.store->Delete(dataset);
+  return uploads_.store->Delete(name);
 }
 
 }  // namespace braid

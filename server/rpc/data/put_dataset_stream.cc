@@ -4,7 +4,9 @@
 #include <system_error>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 
@@ -45,6 +47,18 @@ std::string DatasetPath(const std::string& place, const std::string& data_root) 
   const std::string relative =
       error ? "" : std::filesystem::path(place).lexically_relative(root).string();
   return relative.empty() || *std::filesystem::path(relative).begin() == ".." ? place : relative;
+}
+
+std::string DatasetName(const std::string& path, const std::string& root,
+                        const std::string& data_root) {
+  const std::string name(absl::StripSuffix(path, "/"));
+  if (!absl::StrContains(name, '/')) {
+    return name;
+  }
+  const std::filesystem::path place = (std::filesystem::path(data_root) / name).lexically_normal();
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::canonical(place.parent_path(), error);
+  return error || folder != root ? path : place.filename().string();
 }
 
 void PutDatasetStream::OnRequest() {

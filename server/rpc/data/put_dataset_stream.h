@@ -27,6 +27,10 @@ absl::Status CheckAcceptsDatasets(const DatasetStore* store);
 // Returns the path by which jobs read the dataset at `place`: relative to `data_root` if it is
 // there, else absolute.
 std::string DatasetPath(const std::string& place, const std::string& data_root);
+// Returns the name of the dataset in `root` that has this path for jobs; another text as it is.
+// Relative paths start at `data_root`.
+std::string DatasetName(const std::string& path, const std::string& root,
+                        const std::string& data_root);
 
 // One call. Between two reads, a thread of the context works.
 class PutDatasetStream final : public RequestStream<braid::v1::PutDatasetRequest> {

@@ -74,7 +74,7 @@ TEST_F(OutputPathTest, NamesPathsThatTheFileSystemCannotHave) {
               RefusesField("data.path", HasSubstr("'../loop' leaves the data roots")));
 }
 
-TEST(DataPath, NamesAllDirectoriesOfAMissingFile) {
+TEST(DataPathTest, NamesAllDirectoriesOfAMissingFile) {
   const TempDir dir;
   const std::string a = dir.path() / "a";
   const std::string b = dir.path() / "b";
@@ -86,13 +86,36 @@ TEST(DataPath, NamesAllDirectoriesOfAMissingFile) {
                HasSubstr("'x' does not exist (expected a file or directory in " + a + ")")));
   EXPECT_THAT(ResolveDataPath("x", {a, b}, "path"),
               StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("in " + a + ", where relative paths start, or in " + b + ")")));
+                       HasSubstr("in " + a + " or " + b + ")")));
 }
 
-TEST(DataPath, WithoutRootsNamesTheFlags) {
+TEST(DataPathTest, WithoutRootsNamesTheFlags) {
   EXPECT_THAT(ResolveDataPath("", {}, "directory"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("--data_root=DIR, or a path s3://BUCKET/KEY below --s3_allow")));
+}
+
+TEST(DataPathTest, StartsAtTheFirstRootInWhichItExists) {
+  const TempDir dir;
+  dir.Write("one/both.csv", "");
+  dir.Write("two/both.csv", "");
+  dir.Write("two/sub/late.csv", "");
+  dir.Write("one.csv", "");
+  const std::string one = dir.path() / "one";
+  const std::string two = dir.path() / "two";
+  const auto resolve = [&](const std::string& path) {
+    return ResolveDataPath(path, {one, two}, "path");
+  };
+  EXPECT_EQ(resolve("both.csv").value(), one + "/both.csv");
+  EXPECT_EQ(resolve("sub/late.csv").value(), two + "/sub/late.csv");
+  EXPECT_EQ(resolve(two + "/both.csv").value(), two + "/both.csv");
+  EXPECT_EQ(resolve("").value(), one);
+  EXPECT_THAT(resolve("none.csv"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(resolve("../one.csv"), RefusesField("path", HasSubstr("leaves the data roots")));
+  // A link in a later root does not tell what is elsewhere.
+  std::filesystem::create_symlink(dir.path(), dir.path() / "two/link");
+  EXPECT_THAT(resolve("link/one.csv"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(resolve("link/none.csv"), StatusIs(absl::StatusCode::kNotFound));
 }
 
 }  // namespace

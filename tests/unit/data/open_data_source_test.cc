@@ -145,5 +145,19 @@ TEST_F(OpenDataSourceTest, ListsFilesOfKnownFormats) {
   EXPECT_TRUE(listed[1].directory);
 }
 
+TEST_F(OpenDataSourceTest, ListsAllRoots) {
+  const std::filesystem::path second = dir_.path() / "second";
+  std::filesystem::create_directory(second);
+  PutIds("ids.parquet", 0, 3);
+  Put(second / "ids.parquet", "hidden by the first root");
+  Put(second / "a.csv", "a\n1\n");
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto listed, ListData("", {root_, second}, "path"));
+  ASSERT_EQ(listed.size(), 2u);
+  EXPECT_EQ(listed[0].name, "a.csv");
+  EXPECT_EQ(listed[1].name, "ids.parquet");
+  EXPECT_EQ(listed[1].bytes,
+            static_cast<int64_t>(std::filesystem::file_size(root_ / "ids.parquet")));
+}
+
 }  // namespace
 }  // namespace braid

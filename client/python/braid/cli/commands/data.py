@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from braid.data import Dataset
 
 EPILOG = """\
-Paths are on the server, relative to its first --data_root, or s3://BUCKET/KEY. put prints the
-path of an uploaded dataset. put and rm take its name.
+Paths are on the server, relative to the first --data_root in which they exist, then to
+--dataset_root, or s3://BUCKET/KEY. put prints the path of an uploaded dataset.
 
 \b
 Example:
@@ -42,7 +42,7 @@ command = options.Group(
 
 
 @command.command(
-    "list", help="List the datasets and folders in FOLDER [default: the first --data_root]."
+    "list", help="List the datasets and folders in FOLDER [default: --data_root, --dataset_root]."
 )
 @click.argument("folder", default="")
 @pass_flags
@@ -151,7 +151,12 @@ def put(flags: Flags, path: str, name: str, overwrite: bool) -> int:
     return 0
 
 
-@command.command("rm", help="Delete the dataset NAME in the server's --dataset_root.")
+@command.command(
+    "rm",
+    help="Delete the dataset NAME in the server's --dataset_root. Also takes the path that put "
+    "prints.",
+    short_help="Delete a dataset in the server's --dataset_root",
+)
 @click.argument("name")
 @pass_flags
 def remove(flags: Flags, name: str) -> None:

@@ -216,12 +216,12 @@ def test_unreadable_files_are_errors_as_in_torchvision(decoder, tmp_path):
     rows, errors = decoder.decode([{"center_crop": {"size": 20}}], paths)
     assert len(rows) == 2
     assert {index: error.split(" (")[0] for index, error in errors.items()} == {
-        1: "row 1: JPEG file: is truncated",
-        2: "row 2: JPEG file: is truncated",
-        3: "row 3: JPEG file: is truncated",
+        1: "row 1: JPEG file is truncated",
+        2: "row 2: JPEG file is truncated",
+        3: "row 3: JPEG file is truncated",
         4: "row 4: is empty",
         5: r'row 5: starts with "GIF89a\x00\x00"',
-        6: "row 6: WebP file: is an animation",
+        6: "row 6: WebP file is an animation",
     }
     for index in (1, 2, 3):
         with pytest.raises(RuntimeError):

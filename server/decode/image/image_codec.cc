@@ -1,5 +1,8 @@
 #include "server/decode/image/image_codec.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -43,9 +46,11 @@ absl::Status DecodeImage(absl::string_view file, const ImageCodecOptions& option
   if (file.empty()) {
     return absl::InvalidArgumentError("is empty (expected a JPEG, PNG or WebP file)");
   }
-  return absl::InvalidArgumentError(absl::StrCat("starts with \"",
-                                                 absl::CHexEscape(file.substr(0, 8)),
-                                                 "\" (expected a JPEG, PNG or WebP file)"));
+  const bool may_be_path = std::ranges::all_of(file, absl::ascii_isprint);
+  return absl::InvalidArgumentError(
+      absl::StrCat("starts with \"", absl::CHexEscape(file.substr(0, 8)), "\" (",
+                   may_be_path ? "a path? expected the content of a JPEG, PNG or WebP file)"
+                               : "expected a JPEG, PNG or WebP file)"));
 }
 
 }  // namespace braid

@@ -23,8 +23,9 @@ class JpegReader {
     info_.err = jpeg_std_error(&errors_);
     info_.client_data = this;
     errors_.error_exit = [](j_common_ptr info) {
-      info->err->format_message(info, Of(info).message_);
-      std::longjmp(Of(info).jump_, 1);
+      char reason[JMSG_LENGTH_MAX];
+      info->err->format_message(info, reason);
+      Of(info).Fail("cannot be decoded: ", reason);
     };
     // Warnings, about data that decoders repair, would go to stderr.
     errors_.emit_message = [](j_common_ptr /*info*/, int /*level*/) {};
@@ -97,7 +98,7 @@ class JpegReader {
   }
 
   absl::Status Error() const {
-    return absl::InvalidArgumentError(absl::StrCat("JPEG file: ", message_));
+    return absl::InvalidArgumentError(absl::StrCat("JPEG file ", message_));
   }
 
  private:
@@ -106,8 +107,9 @@ class JpegReader {
     return *static_cast<JpegReader*>(info->client_data);
   }
 
-  [[noreturn]] void Fail(const char* what) {
-    std::snprintf(message_, sizeof(message_), "%s", what);
+  // Ends reading with the error "JPEG file <what><reason>".
+  [[noreturn]] void Fail(const char* what, const char* reason = "") {
+    std::snprintf(message_, sizeof(message_), "%s%s", what, reason);
     std::longjmp(jump_, 1);
   }
 
@@ -139,7 +141,7 @@ class JpegReader {
   jpeg_progress_mgr progress_ = {};
   jpeg_source_mgr source_ = {};
   std::jmp_buf jump_ = {};
-  char message_[JMSG_LENGTH_MAX] = {};
+  char message_[JMSG_LENGTH_MAX + 32] = {};
   bool cmyk_ = false;
   JSAMPROW cmyk_row_ = nullptr;
   JSAMPROW row_ = nullptr;

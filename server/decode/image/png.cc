@@ -27,13 +27,13 @@ class PngReader {
         PNG_LIBPNG_VER_STRING, this,
         [](png_structp png, png_const_charp message) {
           auto& reader = *static_cast<PngReader*>(png_get_error_ptr(png));
-          std::snprintf(reader.message_, sizeof(reader.message_), "%s", message);
-          png_longjmp(png, 1);
+          // Not png_, which may not be set yet.
+          reader.Fail(png, "cannot be decoded: ", message);
         },
         [](png_structp /*png*/, png_const_charp /*warning*/) {});
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
     if (info_ == nullptr) {
-      std::snprintf(message_, sizeof(message_), "no memory for libpng");
+      std::snprintf(message_, sizeof(message_), "cannot be decoded: no memory");
       return false;
     }
     if (setjmp(png_jmpbuf(png_)) != 0) {
@@ -44,7 +44,7 @@ class PngReader {
     png_set_read_fn(png_, this, [](png_structp png, png_bytep data, png_size_t bytes) {
       auto& reader = *static_cast<PngReader*>(png_get_io_ptr(png));
       if (reader.file_.size() < bytes) {
-        png_error(png, "is truncated");
+        reader.Fail(png, "is truncated");
       }
       std::memcpy(data, reader.file_.data(), bytes);
       reader.file_.remove_prefix(bytes);
@@ -65,7 +65,7 @@ class PngReader {
     passes_ = png_set_interlace_handling(png_);
     png_read_update_info(png_, info_);
     if (png_get_rowbytes(png_, info_) != pixels.row_bytes()) {
-      png_error(png_, "has rows of an unexpected size");
+      Fail(png_, "has rows of an unexpected size");
     }
     for (; passes_ > 0; --passes_) {
       for (y_ = 0; y_ < pixels.height(); ++y_) {
@@ -76,10 +76,16 @@ class PngReader {
   }
 
   absl::Status Error() const {
-    return absl::InvalidArgumentError(absl::StrCat("PNG file: ", message_));
+    return absl::InvalidArgumentError(absl::StrCat("PNG file ", message_));
   }
 
  private:
+  // Ends reading with the error "PNG file <what><reason>".
+  [[noreturn]] void Fail(png_structp png, const char* what, const char* reason = "") {
+    std::snprintf(message_, sizeof(message_), "%s%s", what, reason);
+    png_longjmp(png, 1);
+  }
+
   // Requests 8-bit gray or RGB pixels.
   void Convert(bool gray) {
     const png_byte type = png_get_color_type(png_, info_);

@@ -13,7 +13,7 @@ absl::Status WebpError(VP8StatusCode code) {
   const auto what = [code] {
     switch (code) {
       case VP8_STATUS_OUT_OF_MEMORY:
-        return "no memory to decode it";
+        return "cannot be decoded: no memory";
       case VP8_STATUS_UNSUPPORTED_FEATURE:
         return "has an unsupported feature";
       case VP8_STATUS_NOT_ENOUGH_DATA:
@@ -23,7 +23,7 @@ absl::Status WebpError(VP8StatusCode code) {
         return "is damaged";
     }
   };
-  return absl::InvalidArgumentError(absl::StrCat("WebP file: ", what()));
+  return absl::InvalidArgumentError(absl::StrCat("WebP file ", what()));
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ absl::Status DecodeWebp(absl::string_view file, const ImageCodecOptions& options
     return WebpError(code);
   }
   if (config.input.has_animation != 0) {
-    return absl::InvalidArgumentError("WebP file: is an animation (expected a single image)");
+    return absl::InvalidArgumentError("WebP file is an animation (expected a single image)");
   }
   BRAID_RETURN_IF_ERROR(CheckImageSize(config.input.height, config.input.width, options));
   pixels.Reset(config.input.height, config.input.width, 3);

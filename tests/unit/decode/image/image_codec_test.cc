@@ -87,7 +87,31 @@ TEST(ImageCodecTest, RejectsOtherFiles) {
       StatusOfDecoding(std::string("GIF89a\0\n", 8)),
       StatusIs(kInvalid, "starts with \"GIF89a\\x00\\n\" (expected a JPEG, PNG or WebP file)"));
   EXPECT_THAT(StatusOfDecoding(AnimatedWebpFile()),
-              StatusIs(kInvalid, HasSubstr("is an animation (expected a single image)")));
+              StatusIs(kInvalid, "WebP file is an animation (expected a single image)"));
+}
+
+TEST(ImageCodecTest, SuspectsAPathInPrintableBytes) {
+  EXPECT_THAT(StatusOfDecoding("cat/1.jpg"),
+              StatusIs(kInvalid,
+                       "starts with \"cat/1.jp\" (a path? expected the content of a JPEG, PNG or "
+                       "WebP file)"));
+}
+
+TEST(ImageCodecTest, SaysWhatIsWrongWithAFile) {
+  const std::pair<const char*, std::string> files[] = {
+      {"JPEG", JpegFile()}, {"PNG", PngFile()}, {"WebP", LosslessWebpFile()}};
+  for (const auto& [format, file] : files) {
+    EXPECT_THAT(StatusOfDecoding(file.substr(0, file.size() - 20)),
+                StatusIs(kInvalid, absl::StrCat(format, " file is truncated")));
+  }
+  std::string jpeg = JpegFile();
+  jpeg.replace(jpeg.find("\xFF\xC4") + 4, 1, "\x7F");
+  EXPECT_THAT(StatusOfDecoding(jpeg),
+              StatusIs(kInvalid, "JPEG file cannot be decoded: Bogus DHT index 111"));
+  std::string png = PngFile();
+  png[png.find("IHDR") + 4] ^= 1;
+  EXPECT_THAT(StatusOfDecoding(png),
+              StatusIs(kInvalid, "PNG file cannot be decoded: IHDR: CRC error"));
 }
 
 TEST(ImageCodecTest, RejectsLargeImagesBeforeDecodingThem) {
@@ -118,7 +142,7 @@ TEST(ImageCodecTest, RejectsJpegOfTooManyScans) {
   for (int i = 0; i < 10; ++i) {
     more.insert(last, scan);
   }
-  EXPECT_THAT(StatusOfDecoding(more), StatusIs(kInvalid, "JPEG file: has too many scans"));
+  EXPECT_THAT(StatusOfDecoding(more), StatusIs(kInvalid, "JPEG file has too many scans"));
 }
 
 std::vector<std::pair<const char*, std::string>> AllFiles() {

@@ -407,7 +407,7 @@ absl::StatusOr<int64_t> RowCache::Pack(DataSource* source, const std::vector<Ten
       // Lists of one batch have the same length, but batches may differ.
       if (types[f] != fields[f]) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "column '", tensors[f].columns.front(), "', row ", row, ": ", RowTypeString(types[f]),
+            "column '", tensors[f].shown_column(), "', row ", row, ": ", RowTypeString(types[f]),
             " (expected ", RowTypeString(fields[f]), ", as in row 0)"));
       }
       if (tensors[f].decoder != nullptr) {

@@ -33,7 +33,7 @@ RowStore::RowStore(int64_t rows, std::vector<Field> fields)
     }
     const EncodedValues* const values = field.encoded.get();
     encoded_.push_back(
-        {tensor.columns.front(), tensor.name, tensor.decoder.get(),
+        {tensor.shown_column(), tensor.name, tensor.decoder.get(),
          [values](int64_t row, std::string* storage) { return values->Read(row, storage); },
          [values](int64_t row) { return values->Describe(row); }});
     std::ranges::copy(TensorsOf(*tensor.decoder, tensor.name), std::back_inserter(tensors_));

@@ -171,13 +171,12 @@ absl::StatusOr<HostTensor> ReadTensor(const arrow::RecordBatch& batch, const Ten
 
 EncodedColumn ColumnOfBatch(const TensorColumn& tensor,
                             const std::shared_ptr<arrow::RecordBatch>& batch, int64_t first_row) {
-  const std::string& name = tensor.columns.front();
-  const std::shared_ptr<arrow::Array> values = batch->GetColumnByName(name);
+  const std::shared_ptr<arrow::Array> values = batch->GetColumnByName(tensor.columns.front());
   const auto value = [values, first_row](int64_t row) {
     return BytesOfRow(*values, row - first_row);
   };
   const std::shared_ptr<const FileReader> files = tensor.files;
-  return {name, tensor.name, tensor.decoder.get(),
+  return {tensor.shown_column(), tensor.name, tensor.decoder.get(),
           [value, files](int64_t row, std::string* storage) -> absl::StatusOr<absl::string_view> {
             const std::optional<absl::string_view> bytes = value(row);
             if (!bytes.has_value()) {

@@ -32,7 +32,13 @@ struct TensorColumn {
   std::shared_ptr<const Decoder> decoder = nullptr;
   // Reads the files that the column names; null: the column has the bytes.
   std::shared_ptr<const FileReader> files = nullptr;
+  // Column that the user named, if `columns` has the one with the paths of its files; else empty.
+  std::string user_column = "";
 
+  // Returns the name of the first column for errors.
+  const std::string& shown_column() const {
+    return user_column.empty() ? columns.front() : user_column;
+  }
   // Returns the type of the tensor for a column of type `from`.
   DataType TargetType(DataType from) const { return type.value_or(from); }
 };

@@ -29,7 +29,7 @@ bool Fits(const std::vector<int64_t>& shape, const std::vector<int64_t>& dims) {
 }
 
 std::string Columns(const TensorColumn& tensor) {
-  return tensor.columns.size() == 1 ? absl::StrCat("column '", Excerpt(tensor.columns.front()), "'")
+  return tensor.columns.size() == 1 ? absl::StrCat("column '", Excerpt(tensor.shown_column()), "'")
                                     : absl::StrCat(tensor.columns.size(), " columns");
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "arrow/record_batch.h"
@@ -62,14 +63,16 @@ class DecoderMaker {
     if (!wanted && (column == nullptr || !column->bytes)) {
       return absl::OkStatus();
     }
+    std::string path_column;
     if (column != nullptr) {
-      const std::string path_column = dataset_->source->PathColumn(column->name);
-      if (!path_column.empty()) {
-        tensor->columns = {path_column};
-      }
+      path_column = dataset_->source->PathColumn(column->name);
       tensor->files = decode.paths || !path_column.empty() ? files_ : nullptr;
     }
     BRAID_ASSIGN_OR_RETURN(tensor->decoder, Choose(decode, input, field, *tensor));
+    if (tensor->decoder != nullptr && !path_column.empty()) {
+      tensor->user_column = tensor->columns.front();
+      tensor->columns = {std::move(path_column)};
+    }
     if (tensor->decoder != nullptr && (tensor->type.has_value() || tensor->scale != 1)) {
       return InvalidField(absl::StrCat(field, ".datatype"),
                           absl::StrCat("given for '", Excerpt(tensor->name),
@@ -163,22 +166,44 @@ absl::Status CheckFirstRowOf(const DatasetOptions& options, const Dataset& datas
 }
 
 constexpr absl::Duration kLogInterval = absl::Seconds(10);
+// In the identity of data, between the checksums of the files and of the model's decoding.
+constexpr char kSeparator[] = "+";
 
 }  // namespace
 
 absl::Status CheckSameData(const DatasetOptions& options, const Dataset& dataset,
                            std::string* identity) {
-  const std::string found = ChecksumOf(dataset.source->Identity() + dataset.decoding);
+  const std::string data = dataset.source->Identity();
+  const std::string files = ChecksumOf(data);
+  const std::string decoding = dataset.decoding.empty() ? "" : ChecksumOf(dataset.decoding);
   if (identity->empty()) {
-    *identity = found;
+    *identity = decoding.empty() ? files : absl::StrCat(files, kSeparator, decoding);
+    return absl::OkStatus();
   }
-  if (*identity != found) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(options.path_field, ": '", Excerpt(options.path), "' ",
-                     dataset.decoding.empty() ? "has" : "or the model's decode parameters have",
-                     " changed since the job started (expected the same file)"));
+  const std::pair<std::string, std::string> stored =
+      absl::StrSplit(*identity, absl::MaxSplits(kSeparator, 1));
+  const bool same_files = stored.first == files;
+  if (same_files && stored.second == decoding) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  const std::string name = absl::StrCat("'", Excerpt(options.path), "'");
+  std::string changed;
+  if (!decoding.empty() && stored.second.empty() && !same_files) {
+    // Earlier versions stored one checksum of both.
+    if (*identity == ChecksumOf(data + dataset.decoding)) {
+      return absl::OkStatus();
+    }
+    changed = absl::StrCat(name, " or the model's decode parameters have");
+  } else if (same_files) {
+    changed = "the model's decode parameters have";
+  } else if (stored.second == decoding) {
+    changed = absl::StrCat(name, " has");
+  } else {
+    changed = absl::StrCat(name, " and the model's decode parameters have");
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(options.path_field, ": ", changed, " changed since the job started (expected ",
+                   same_files ? "the same parameters)" : "the same file)"));
 }
 
 absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,

@@ -69,7 +69,7 @@ struct Dataset {
 };
 
 // Sets `identity`, what a job remembers of its data, if it is empty. Otherwise FAILED_PRECONDITION
-// naming the path if the source is another or its files have changed, or the model's decoding.
+// that says whether the source is another or its files have changed, or the model's decoding.
 absl::Status CheckSameData(const DatasetOptions& options, const Dataset& dataset,
                            std::string* identity);
 

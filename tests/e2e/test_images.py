@@ -212,7 +212,7 @@ def test_a_job_fails_at_an_unreadable_image(
         "net", data=inputs(damaged, decode=SMALL), output={"path": "fails.parquet"}
     )
     reason = failure(job)
-    assert "column 'path', row 3: " in reason
+    assert "column 'image', row 3: " in reason
     assert "(file 'cat/3.jpg')" in reason
     job = client.jobs.train("net", **{**RECIPE, "data": data(damaged, decode=SMALL)})
     assert "(file '" in failure(job)
@@ -235,7 +235,7 @@ def test_scoring_leaves_out_unreadable_images(
     kept = [path for row, path in enumerate(kept) if row not in UNREADABLE]
     assert scores["path"].to_pylist() == [str(path) for path in kept]
     log = "\n".join(line.text for line in job.logs())
-    assert "left out: column 'path', row 18: image of " in log
+    assert "left out: column 'image', row 18: image of " in log
     assert "expected at most max_pixels, 100000" in log
 
 
@@ -291,11 +291,11 @@ def test_killed_jobs_end_with_the_same_weights_and_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given, message", [
-    ({"x": "image"}, r"data.inputs\[0\]: column 'path' has type string \(expected numbers, or dec"),
+    ({"x": "image"}, r"data.inputs\[0\]: column 'image' has type binary \(expected numbers, or dec"),
     ({"x": {"column": "image", "decode": {"image": {"channels": 1, "transforms": TRANSFORMS}}}},
-     r"data.inputs\[0\].columns: a row of column 'path' is FP32 \[1, 8, 8\] \(expected FP32 \[3, "),
+     r"data.inputs\[0\].columns: a row of column 'image' is FP32 \[1, 8, 8\] \(expected FP32 \[3, "),
     ({"x": {"column": "image", "decode": {"image": {"transforms": [{"center_crop": 8}]}}}},
-     r"data.inputs\[0\].decode: column 'path' is UINT8 \(expected FP32 for input 'x'; add to_float"),
+     r"data.inputs\[0\].decode: column 'image' is UINT8 \(expected FP32 for input 'x'; add to_float"),
     ({"x": {"column": "label", "decode": DECODE}},
      r"data.inputs\[0\]: column 'label' has type int64 \(expected bytes or strings"),
     ({"x": {"column": "image", "dtype": "FP32", "decode": DECODE}},

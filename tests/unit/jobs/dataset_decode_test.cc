@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "arrow/api.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -11,6 +12,7 @@
 #include "server/jobs/dataset.h"
 #include "server/jobs/dataset_batches.h"
 #include "server/jobs/dataset_input.h"
+#include "server/storage/checksum.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/number_decoder.h"
 #include "tests/fakes/status_matchers.h"
@@ -142,14 +144,39 @@ TEST_F(DatasetDecodeTest, FailsAtTheFirstUnreadableRowUnlessRowsMayBeLeftOut) {
               RefusesField("spec.infer.data.path", HasSubstr("column 'image', row 3: not a num")));
 }
 
-TEST_F(DatasetDecodeTest, NoticesThatTheDecodingOfTheModelChanges) {
+TEST_F(DatasetDecodeTest, SaysWhetherTheDataOrTheDecodingOfTheModelHasChanged) {
   std::string identity;
   const DatasetOptions options = MakeOptions();
+  const auto check = [&] {
+    return CheckSameData(options, OpenDataset(options, Directories()).value(), &identity);
+  };
+  const auto refuses = [](const char* text) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition,
+                    absl::StrCat("spec.infer.data.path: ", text));
+  };
+  EXPECT_THAT(check(), IsOk());
+  EXPECT_THAT(check(), IsOk());
+  config_.inputs[0].decode_json = "{\"other\":1}";
+  EXPECT_THAT(check(), refuses("the model's decode parameters have changed since the job started "
+                               "(expected the same parameters)"));
+  config_.inputs[0].decode_json = "{}";
+  WriteParquet(dir_.path() / "rows.parquet", *MakeBatch({{"image", arrow::utf8(), "[\"1\"]"}}));
+  EXPECT_THAT(check(), refuses("'rows.parquet' has changed since the job started (expected the "
+                               "same file)"));
+  config_.inputs[0].decode_json = "{\"other\":1}";
+  EXPECT_THAT(check(), refuses("'rows.parquet' and the model's decode parameters have changed "
+                               "since the job started (expected the same file)"));
+}
+
+TEST_F(DatasetDecodeTest, ReadsTheOneChecksumThatEarlierVersionsStored) {
+  const DatasetOptions options = MakeOptions();
+  const Dataset dataset = OpenDataset(options, Directories()).value();
+  std::string identity = ChecksumOf(dataset.source->Identity() + dataset.decoding);
+  EXPECT_THAT(CheckSameData(options, dataset, &identity), IsOk());
+  config_.inputs[0].decode_json = "{\"other\":1}";
   EXPECT_THAT(CheckSameData(options, OpenDataset(options, Directories()).value(), &identity),
-              IsOk());
-  config_.inputs[0].decode_json = R"({"image": {}})";
-  EXPECT_THAT(CheckSameData(options, OpenDataset(options, Directories()).value(), &identity),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("decode parameters")));
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("'rows.parquet' or the model's decode parameters have changed")));
 }
 
 TEST_F(DatasetDecodeTest, NeedsADecoderForBytes) {
@@ -188,6 +215,33 @@ TEST_F(DatasetDecodeTest, ReadsTheImagesOfAFolderWhenTheyAreDecoded) {
   EXPECT_THAT(dataset.input_columns[0].columns, ElementsAre("path"));
   EXPECT_NE(dataset.input_columns[0].files, nullptr);
   EXPECT_THAT(CheckFirstRow(options, dataset), IsOk());
+}
+
+TEST_F(DatasetDecodeTest, NamesTheColumnOfAFolderThatTheSpecificationNames) {
+  std::filesystem::create_directories(dir_.path() / "images/cat");
+  Put(dir_.path() / "images/cat/1.jpg", "bad");
+  DatasetOptions options = MakeOptions();
+  options.path = "images";
+  options.skip_unreadable = false;
+  const Dataset dataset = OpenDataset(options, Directories()).value();
+  EXPECT_THAT(CheckFirstRow(options, dataset),
+              RefusesField("spec.infer.data.inputs[0]",
+                           HasSubstr("column 'image', row 0: not a number (expected one) (file "
+                                     "'cat/1.jpg')")));
+  config_.inputs[0].dims = {4};
+  EXPECT_THAT(CheckInputColumns({{"inputs", dataset.input_columns, dataset.inputs}}, config_),
+              RefusesField("inputs[0].columns", HasSubstr("a row of column 'image' is FP32 [3]")));
+  options.targets = {{"target", {"label"}}};
+  const auto cache = RowCache::Open(dir_.path() / "cache", 1'000'000).value();
+  DatasetBatches source({.data = options, .batch_size = 1}, Directories(), cache.get());
+  std::string identity;
+  EXPECT_THAT(source.Rows(&context_, &identity), IsOk());
+  EXPECT_THAT(source.Open(0).value()->Next(),
+              RefusesField("spec.infer.data.path", HasSubstr("column 'image', row 0: ")));
+  config_.inputs[0].decoder = nullptr;
+  EXPECT_THAT(
+      OpenDataset(options, Directories()),
+      RefusesField("spec.infer.data.inputs[0]", HasSubstr("column 'image' has type binary")));
 }
 
 TEST_F(DatasetDecodeTest, FurtherTensorsOfADecoderFeedInputs) {

@@ -155,7 +155,7 @@ class FakeJobs:
         lines = [
             _LogLine(number=number, time=float(number), level=level, text=text)
             for number, (level, text) in enumerate(
-                [(1, "starts at step 0"), (2, "slow disk"), (3, "broken")], start=1
+                [(1, "starts at step 0"), (2, "slow disk"), (3, "spec.train.data.path: broken")], start=1
             )
         ]
         rest = [line for line in lines if line.number > request.after]

@@ -114,7 +114,7 @@ def test_dry_run(submit, server):
     ("kind: infer\nmodel: m\ndata: {path: p, input: {x: a}}\noutput: {path: o}\n",
      "data.inputs: missing"),
     ("kind: infer\nmodel: m\ndata: {path: p, inputs: {x: a}, shuffl: 1}\noutput: {path: o}\n",
-     "data.shuffl: unknown key (expected one of path, inputs)"),
+     "data.shuffl: unknown key (expected one of path, inputs, on_unreadable)"),
     ("- a\n", "not a job spec (expected keys and values; see braid jobs init)"),
     ("", "not a job spec (expected keys and values; see braid jobs init)"),
     ("kind: [\n", "not valid YAML ("),
@@ -211,11 +211,12 @@ def test_logs(submit, call):
     submit()
     printed = lines(call("jobs", "logs", "a"))
     assert [line.split("  ", 1)[1] for line in printed] == [
-        "info     starts at step 0", "warning  slow disk", "error    broken",
+        "info     starts at step 0", "warning  slow disk", "error    data.path: broken",
     ]  # fmt: skip
     assert events(call("jobs", "logs", "a", "--json"))[1] == {
         "time": 2.0, "level": "warning", "text": "slow disk",
     }  # fmt: skip
+    assert events(call("jobs", "logs", "a", "--json"))[2]["text"] == "data.path: broken"
 
 
 def test_unknown_metric(submit, call):

@@ -221,15 +221,20 @@ def remove(flags: Flags, jobs: Sequence[str]) -> None:
 @click.argument("job")
 @pass_flags
 def logs(flags: Flags, job: str) -> None:
+    from braid.cli import job_specs
+
     with settings.connect(flags) as client:
-        lines = client.jobs.get(job).logs()
+        handle = client.jobs.get(job)
+        lines = handle.logs()
+        spec = handle.info().spec
     for line in lines:
+        text = job_specs.with_keys(line.text, spec)
         if flags.json:
             print_json({
-                "time": line.time.timestamp(), "level": line.level, "text": line.text,
+                "time": line.time.timestamp(), "level": line.level, "text": text,
             })  # fmt: skip
         else:
-            print_line(f"{_time_text(line.time)}  {line.level:7}  {line.text}")
+            print_line(f"{_time_text(line.time)}  {line.level:7}  {text}")
 
 
 @command.command("metrics", help="Print the metrics of a job by step.")

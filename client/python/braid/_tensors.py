@@ -14,6 +14,7 @@ NumPy has no bfloat16, so such tensors are returned as float32, which represents
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,16 +140,18 @@ def to_array(datatype: str, elements: np.ndarray) -> np.ndarray:
 
 
 def _is_encoded(value: Any) -> bool:
-    """Returns True for bytes and str, in an array or a sequence."""
+    """Returns True for bytes, str and paths, which are errors, in an array or a sequence."""
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "OSU"
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
-    return isinstance(value, (bytes, str))
+    return isinstance(value, (bytes, str, os.PathLike))
 
 
 def _encoded_to_wire(name: str, value: Any, field: str) -> WireTensor:
     where = f"{field}[{name!r}]"
+    if isinstance(value, os.PathLike):
+        raise TypeError(f"{where}: a path (expected a list with the content of each file)")
     if isinstance(value, (bytes, str)):
         raise TypeError(f"{where}: one {type(value).__name__} (expected a list with one per row)")
     if isinstance(value, np.ndarray) and value.dtype.kind == "S":
@@ -159,6 +162,11 @@ def _encoded_to_wire(name: str, value: Any, field: str) -> WireTensor:
     array = np.array(value, object)
     rows = np.empty(array.shape, object)
     for index, each in np.ndenumerate(array):
+        if isinstance(each, os.PathLike):
+            raise TypeError(
+                f"{where}: the path {str(each)!r} (expected the content of the file, as "
+                f"Path.read_bytes() returns it)"
+            )
         if not isinstance(each, (bytes, str)):
             raise TypeError(f"{where}: a {type(each).__name__} (expected bytes or str)")
         rows[index] = each.encode() if isinstance(each, str) else bytes(each)

@@ -1,5 +1,7 @@
 """Round trips of arrays in all dtypes, strides and byte orders."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -189,6 +191,9 @@ def test_rows_of_bytes_are_cut_into_calls(client, server):
     ([b"a", 1.5], "a float .expected bytes or str"),
     (np.array([None]), "a NoneType .expected bytes or str"),
     (np.array([b"a\0"]), "drops zeros"),
+    (Path("cat.jpg"), "a path .expected a list with the content"),
+    ([Path("cat.jpg")], "the path 'cat.jpg' .expected the content of the file"),
+    (np.array([b"a", Path("cat.jpg")]), "the path 'cat.jpg' .expected the content of the file"),
 ])
 def test_invalid_rows_of_bytes_are_rejected(client, server, value, reason):
     with pytest.raises(TypeError, match=rf"inputs\['image'\]: .*{reason}"):

@@ -199,6 +199,12 @@ int64_t RowsOf(const std::vector<HostTensor>& inputs) {
   return std::find_if(inputs.begin(), inputs.end(), has_rows)->rows();
 }
 
+absl::Status UnknownInput(absl::string_view field, absl::string_view model, absl::string_view input,
+                          const std::vector<TensorSpec>& inputs) {
+  return InvalidField(field, absl::StrCat("model '", model, "' has no input '", Excerpt(input),
+                                          "' (expected ", Names(inputs), ")"));
+}
+
 absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
                                                     std::vector<HostTensor> tensors,
                                                     absl::string_view field) {
@@ -207,10 +213,7 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
     const std::string element = absl::StrCat(field, "[", i, "]");
     const std::optional<size_t> index = IndexOf(config.inputs, tensors[i].name);
     if (!index) {
-      return InvalidField(
-          element + ".name",
-          absl::StrCat("model '", config.name, "' has no input '", Excerpt(tensors[i].name),
-                       "' (expected ", Names(config.inputs), ")"));
+      return UnknownInput(element + ".name", config.name, tensors[i].name, config.inputs);
     }
     if (found[*index]) {
       return InvalidField(element + ".name",

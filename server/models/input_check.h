@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/base/host_tensor.h"
@@ -12,6 +13,11 @@ namespace braid {
 
 // Returns the number of rows of a batched model's `inputs`, a result of CheckInputs().
 int64_t RowsOf(const std::vector<HostTensor>& inputs);
+
+// Returns INVALID_ARGUMENT for an input of a request that the model does not have. `field`: of the
+// input's name.
+absl::Status UnknownInput(absl::string_view field, absl::string_view model, absl::string_view input,
+                          const std::vector<TensorSpec>& inputs);
 
 // Returns `tensors` in the order of `config.inputs`, with default values for scalars that are not
 // given. The caller has checked that byte counts match shapes.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/input_check.h"
 #include "server/rpc/inference/bytes_contents.h"
 #include "server/rpc/inference/parameter.h"
 #include "server/rpc/inference/shared_memory.h"
@@ -130,15 +131,22 @@ absl::Status SetShared(const SharedSlice& slice, const std::string& field, HostT
   return absl::OkStatus();
 }
 
-// Returns the input of the model that decodes `input`; nullptr if it is sent as a tensor.
-const TensorSpec* DecodedInput(const Input& input, const EncodedInputs* encoded) {
-  if (encoded == nullptr || input.datatype() != kBytes) {
-    return nullptr;
+// Returns the input of the model that decodes `input`, which is BYTES.
+absl::StatusOr<const TensorSpec*> DecodedInput(const Input& input, absl::string_view model,
+                                               const EncodedInputs* encoded,
+                                               const std::string& field) {
+  if (encoded != nullptr) {
+    const auto found = std::ranges::find(encoded->specs, input.name(), &TensorSpec::name);
+    if (found == encoded->specs.end()) {
+      return UnknownInput(field + ".name", model, input.name(), encoded->specs);
+    }
+    if (found->decoder != nullptr) {
+      return &*found;
+    }
   }
-  const auto found = std::find_if(
-      encoded->specs.begin(), encoded->specs.end(),
-      [&](const TensorSpec& spec) { return spec.decoder != nullptr && spec.name == input.name(); });
-  return found == encoded->specs.end() ? nullptr : &*found;
+  return RejectBytes(input.name(), field,
+                     ", or a model whose configuration decodes this input: "
+                     "parameters[\"decode.<input>\"]");
 }
 
 // Returns the number of elements of a BYTES input.
@@ -196,7 +204,9 @@ absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRe
     const bool is_raw = raw && place.region == nullptr;
     const std::string raw_field = is_raw ? absl::StrCat("raw_input_contents[", next_raw, "]") : "";
     const std::string* const data = is_raw ? &request.raw_input_contents(next_raw++) : nullptr;
-    if (const TensorSpec* const spec = DecodedInput(input, encoded)) {
+    if (input.datatype() == kBytes) {
+      BRAID_ASSIGN_OR_RETURN(const TensorSpec* const spec,
+                             DecodedInput(input, request.model_name(), encoded, field));
       BRAID_ASSIGN_OR_RETURN(EncodedInput read,
                              ReadEncoded(input, *spec, place, data, raw_field, field));
       encoded->inputs.push_back(std::move(read));
@@ -205,11 +215,6 @@ absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRe
         slices->push_back(std::move(place));
       }
       continue;
-    }
-    if (input.datatype() == kBytes) {
-      return RejectBytes(input.name(), field,
-                         ", or a model whose configuration decodes this input: "
-                         "parameters[\"decode.<input>\"]");
     }
     BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadHeader(input, field));
     if (place.region != nullptr) {

@@ -34,8 +34,8 @@ struct EncodedInputs {
 // field, for an unknown datatype, a negative dimension, two kinds of contents, or a wrong count.
 //
 // Appends BYTES inputs to `encoded` instead, with one row per element; their shape is [n] or
-// [n, 1]. The rows point into `request`, or are copies of shared memory. Without `encoded`, they
-// are rejected.
+// [n, 1]. The rows point into `request`, or are copies of shared memory. INVALID_ARGUMENT for one
+// that the model does not have or does not decode. Without `encoded`, they are rejected.
 absl::StatusOr<std::vector<HostTensor>> ReadInputs(const inference::ModelInferRequest& request,
                                                    const SharedRegions* regions = nullptr,
                                                    std::vector<SharedSlice>* slices = nullptr,

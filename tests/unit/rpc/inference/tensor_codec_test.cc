@@ -135,6 +135,11 @@ TEST(ReadInputsTest, RejectsBytesOfOtherInputsAndShapes) {
   other.mutable_inputs(0)->set_name("z");
   EXPECT_THAT(ReadInputs(other, nullptr, nullptr, &encoded),
               RefusesField("inputs[0].datatype", HasSubstr("parameters[\"decode.<input>\"]")));
+  other.set_model_name("net");
+  other.mutable_inputs(0)->set_name("image");
+  EXPECT_THAT(ReadInputs(other, nullptr, nullptr, &encoded),
+              RefusesField("inputs[0].name",
+                           HasSubstr("model 'net' has no input 'image' (expected 'x', 'z')")));
 }
 
 TEST(ReadInputsTest, RejectsInvalidShapes) {

@@ -4,7 +4,8 @@
 usage: export.py REPOSITORY DATA
 
 DATA is the directory that dataset.py wrote. Writes REPOSITORY/reviews with version 1, an exported pair,
-tokenizer.json, and config.pbtxt, which says how the server makes token IDs of texts.
+tokenizer.json, and config.pbtxt, which says how the server makes token IDs of texts and which
+integers the inputs hold.
 """
 
 import json
@@ -57,14 +58,18 @@ def main():
         sys.exit(__doc__)
     directory, data = pathlib.Path(sys.argv[1]) / MODEL, pathlib.Path(sys.argv[2])
     module = make_module(data / TOKENIZER)
+    ranges = {"ids": f"0,{module.embedding.num_embeddings - 1}", "mask": "0,1"}
     tokens = torch.ones(4, TOKENS, dtype=torch.int64)
     result = braid.export(module, {"ids": tokens, "mask": tokens}, directory, "pair")
     shutil.copy(data / TOKENIZER, directory)
     with (directory / "config.pbtxt").open("a") as config:
-        value = json.dumps(json.dumps(DECODE))
-        config.write(f'parameters {{ key: "decode.ids" value {{ string_value: {value} }} }}\n')
-    parameters = sum(parameter.numel() for parameter in module.parameters())
-    print(f"{MODEL}: {parameters} parameters, random weights; version {result.version}")
+        parameters = {"decode.ids": json.dumps(DECODE)}
+        parameters |= {f"range.{name}": limits for name, limits in ranges.items()}
+        for key, value in parameters.items():
+            text = json.dumps(value)
+            config.write(f'parameters {{ key: "{key}" value {{ string_value: {text} }} }}\n')
+    count = sum(parameter.numel() for parameter in module.parameters())
+    print(f"{MODEL}: {count} parameters, random weights; version {result.version}")
 
 
 if __name__ == "__main__":

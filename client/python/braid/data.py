@@ -1,4 +1,4 @@
-"""Datasets on the server: files and folders below its data directories."""
+"""Datasets on the server: files and folders in its --data_root and --dataset_root, and in S3."""
 
 from __future__ import annotations
 

@@ -364,10 +364,11 @@ absl::StatusOr<DatasetStore::Started> DatasetStore::Start(const DatasetManifest&
   BRAID_RETURN_IF_ERROR(CheckUploads(id));
   SupersedeActive(id);
   const bool created = !Exists(UploadDirectory(id));
-  BRAID_RETURN_IF_ERROR(DatasetUpload::Create(UploadDirectory(id), {manifest, overwrite}));
+  const StoredUpload stored{manifest, overwrite, RandomId()};
+  BRAID_RETURN_IF_ERROR(DatasetUpload::Create(UploadDirectory(id), stored));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<DatasetUpload> upload,
-                         DatasetUpload::Open(UploadDirectory(id), &space_));
-  Started started{.upload = id, .received = upload->Received()};
+                         DatasetUpload::Open(UploadDirectory(id), stored, &space_));
+  Started started{.upload = absl::StrCat(id, "-", stored.token), .received = upload->Received()};
   int64_t left = manifest.bytes();
   for (const int64_t received : started.received) {
     left -= received;
@@ -385,21 +386,26 @@ absl::StatusOr<DatasetStore::Started> DatasetStore::Start(const DatasetManifest&
   return started;
 }
 
-absl::StatusOr<std::shared_ptr<DatasetUpload>> DatasetStore::Continue(const std::string& id) {
+absl::StatusOr<std::shared_ptr<DatasetUpload>> DatasetStore::Continue(const std::string& upload) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(upload, absl::MaxSplits('-', 1));
+  const auto& [id, token] = parts;
   if (!ParseSha256(id)) {
-    return InvalidField("upload",
-                        "not an ID of StartDatasetUpload (expected 64 hexadecimal digits)");
+    return InvalidField("upload", "not an ID of StartDatasetUpload (expected the one it returned)");
   }
   const absl::MutexLock lock(&mu_);
-  SupersedeActive(id);
-  absl::StatusOr<std::shared_ptr<DatasetUpload>> upload =
-      DatasetUpload::Open(UploadDirectory(id), &space_);
-  if (absl::IsNotFound(upload.status())) {
-    return NoUpload(id);
+  absl::StatusOr<StoredUpload> stored = DatasetUpload::Read(UploadDirectory(id));
+  if (absl::IsNotFound(stored.status())) {
+    return NoUpload(upload);
   }
-  BRAID_RETURN_IF_ERROR(upload.status());
-  active_[id] = *upload;
-  return upload;
+  BRAID_RETURN_IF_ERROR(stored.status());
+  if (token != stored->token) {
+    return UploadAborted(stored->manifest.dataset, "continues");
+  }
+  SupersedeActive(id);
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<DatasetUpload> opened,
+                         DatasetUpload::Open(UploadDirectory(id), *std::move(stored), &space_));
+  active_[id] = opened;
+  return opened;
 }
 
 absl::StatusOr<DatasetStore::Outcome> DatasetStore::Commit(DatasetUpload* upload) {

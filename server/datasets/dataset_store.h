@@ -28,7 +28,7 @@ namespace braid {
 //
 //   <root>/<name>                  a dataset: a file or a folder
 //   <root>/.braid/lock             held by the server
-//   <root>/.braid/uploads/<id>     staging folder of an upload (DatasetUpload)
+//   <root>/.braid/uploads/<sha256> staging folder of an upload (DatasetUpload)
 //   <root>/.braid/records/<name>   checksums of a dataset, with the times of its files
 //   <root>/.braid/removed/<id>     a dataset that is being removed
 //
@@ -43,7 +43,7 @@ class DatasetStore {
   };
   struct Started {
     bool complete = false;               // an equal dataset exists; no upload was started
-    std::string upload = {};             // ID
+    std::string upload = {};             // ID for Continue(): new for each call of Start()
     std::vector<int64_t> received = {};  // bytes of each file that are there
   };
   enum class Outcome { kStored, kReplaced, kUnchanged };
@@ -58,15 +58,17 @@ class DatasetStore {
   static absl::StatusOr<std::unique_ptr<DatasetStore>> Open(const Options& options);
   ~DatasetStore();
 
-  // Starts an upload, or continues the upload with an equal manifest. An earlier call that still
-  // uses this upload fails. INVALID_ARGUMENT naming the field; ALREADY_EXISTS if a different
-  // dataset has the name and `overwrite` is false; RESOURCE_EXHAUSTED if the quota, the disk or
-  // kMaxUploads does not allow it.
+  // Starts an upload, or continues the upload with an equal manifest. Only the ID that the last
+  // call returned may be used from then on, so that nobody else writes behind the `received` bytes.
+  // INVALID_ARGUMENT naming the field; ALREADY_EXISTS if a different dataset has the name and
+  // `overwrite` is false; RESOURCE_EXHAUSTED if the quota, the disk or kMaxUploads does not allow
+  // it.
   absl::StatusOr<Started> Start(const DatasetManifest& manifest, bool overwrite)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the upload, for Append(). Supersedes the object that an earlier call returned.
-  // NOT_FOUND if Start() did not start the upload, or it has ended.
-  absl::StatusOr<std::shared_ptr<DatasetUpload>> Continue(const std::string& id)
+  // ABORTED if a later call of Start() continues the upload; NOT_FOUND if Start() did not start it,
+  // or it has ended.
+  absl::StatusOr<std::shared_ptr<DatasetUpload>> Continue(const std::string& upload)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Puts the dataset in its place, durably. ALREADY_EXISTS as in Start(), which ends the upload.
   // FAILED_PRECONDITION if the file system cannot exchange a folder atomically.
@@ -115,7 +117,8 @@ class DatasetStore {
   // Held while datasets and uploads are created, verified, put in place and removed, but not while
   // files are received.
   absl::Mutex mu_;
-  std::map<std::string, std::weak_ptr<DatasetUpload>> active_ ABSL_GUARDED_BY(mu_);  // by ID
+  // By UploadIdOf().
+  std::map<std::string, std::weak_ptr<DatasetUpload>> active_ ABSL_GUARDED_BY(mu_);
 
   absl::Notification stop_;
   // Last member: joined first.

@@ -94,6 +94,11 @@ std::string NameOf(const DatasetManifest& manifest, size_t file) {
 
 }  // namespace
 
+absl::Status UploadAborted(const std::string& dataset, absl::string_view action) {
+  return absl::AbortedError(absl::StrCat("upload: another call ", action, " the upload of '",
+                                         dataset, "' (expected one call at a time)"));
+}
+
 absl::Status SyncFileSystem(const std::string& path) {
   const FileDescriptor opened(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (opened.get() < 0 || syncfs(opened.get()) != 0) {
@@ -107,14 +112,18 @@ absl::Status DatasetUpload::Create(const std::string& directory, const StoredUpl
   return WriteFileDurably(absl::StrCat(directory, "/", kManifest), WriteStoredUpload(upload));
 }
 
-absl::StatusOr<std::shared_ptr<DatasetUpload>> DatasetUpload::Open(const std::string& directory,
-                                                                   DatasetSpace* space) {
+absl::StatusOr<StoredUpload> DatasetUpload::Read(const std::string& directory) {
   BRAID_ASSIGN_OR_RETURN(const std::string text,
                          ReadFile(absl::StrCat(directory, "/", kManifest), kMaxManifestBytes));
-  BRAID_ASSIGN_OR_RETURN(StoredUpload stored, ReadStoredUpload(text));
-  std::shared_ptr<DatasetUpload> upload(new DatasetUpload(directory, std::move(stored), space));
-  BRAID_RETURN_IF_ERROR(upload->Load());
-  return upload;
+  return ReadStoredUpload(text);
+}
+
+absl::StatusOr<std::shared_ptr<DatasetUpload>> DatasetUpload::Open(const std::string& directory,
+                                                                   StoredUpload upload,
+                                                                   DatasetSpace* space) {
+  std::shared_ptr<DatasetUpload> opened(new DatasetUpload(directory, std::move(upload), space));
+  BRAID_RETURN_IF_ERROR(opened->Load());
+  return opened;
 }
 
 std::string DatasetUpload::data() const { return absl::StrCat(directory_, "/data"); }
@@ -178,9 +187,7 @@ absl::Status DatasetUpload::Append(int64_t file, int64_t offset, absl::string_vi
 
 absl::Status DatasetUpload::CheckActive() const {
   if (superseded_ || finished_) {
-    return absl::AbortedError(
-        absl::StrCat("upload: another call ", finished_ ? "completes" : "continues",
-                     " the upload of '", manifest().dataset, "' (expected one call at a time)"));
+    return UploadAborted(manifest().dataset, finished_ ? "completes" : "continues");
   }
   return absl::OkStatus();
 }

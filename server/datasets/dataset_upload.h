@@ -23,7 +23,7 @@ namespace braid {
 
 // Staging folder of an upload, which survives the process:
 //
-//   upload.json   the manifest
+//   upload.json   StoredUpload
 //   verified      files whose checksum was verified since the machine started
 //   data          the dataset: a file or a folder
 //
@@ -33,12 +33,15 @@ namespace braid {
 // Thread-safe. Methods block on the disk.
 class DatasetUpload {
  public:
-  // Creates the folder, or replaces the manifest of an upload with the same ID.
+  // Creates the folder, or replaces the upload.json of an upload of the same files.
   static absl::Status Create(const std::string& directory, const StoredUpload& upload);
+  // Returns what Create() stored. NOT_FOUND if there is no such folder, DATA_LOSS if upload.json is
+  // damaged.
+  static absl::StatusOr<StoredUpload> Read(const std::string& directory);
   // Opens a folder of Create(). Verifies the complete files that `verified` does not list, and
-  // removes damaged ones. `space` outlives the upload. NOT_FOUND if there is no such folder,
-  // DATA_LOSS if its manifest is damaged.
+  // removes damaged ones. No other object may write to the folder. `space` outlives the upload.
   static absl::StatusOr<std::shared_ptr<DatasetUpload>> Open(const std::string& directory,
+                                                             StoredUpload upload,
                                                              DatasetSpace* space);
 
   const std::string& directory() const { return directory_; }
@@ -103,6 +106,9 @@ class DatasetUpload {
   Sha256Hasher hasher_ ABSL_GUARDED_BY(mu_);  // of `part_`
   FileDescriptor verified_ ABSL_GUARDED_BY(mu_){-1};
 };
+
+// ABORTED: another call `action` ("continues", "completes") the upload.
+absl::Status UploadAborted(const std::string& dataset, absl::string_view action);
 
 // Writes the dirty pages of the file system of `path` to the disk.
 absl::Status SyncFileSystem(const std::string& path);

@@ -139,6 +139,7 @@ std::string WriteStoredUpload(const StoredUpload& upload) {
   }
   return Json({{"dataset", upload.manifest.dataset},
                {"overwrite", upload.overwrite},
+               {"token", upload.token},
                {"files", std::move(files)}})
       .dump();
 }
@@ -149,6 +150,7 @@ absl::StatusOr<StoredUpload> ReadStoredUpload(absl::string_view text) {
     StoredUpload upload;
     upload.manifest.dataset = json.at("dataset").get<std::string>();
     upload.overwrite = json.at("overwrite").get<bool>();
+    upload.token = json.value("token", "");  // earlier versions wrote none
     for (const Json& entry : json.at("files")) {
       const auto sha256 = ParseSha256(entry.at(2).get<std::string>());
       if (!sha256) {

@@ -47,6 +47,7 @@ std::string UploadIdOf(const DatasetManifest& manifest);
 struct StoredUpload {
   DatasetManifest manifest;
   bool overwrite = false;  // replaces a dataset of this name
+  std::string token = {};  // of the last call that started or continued it, which alone may write
 };
 
 std::string WriteStoredUpload(const StoredUpload& upload);

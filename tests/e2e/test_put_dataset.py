@@ -380,6 +380,45 @@ def test_a_second_upload_of_the_same_files_takes_over(
     assert same(folder, server.datasets / "set")
 
 
+@pytest.mark.parametrize("attempt", range(4))
+def test_one_of_several_equal_concurrent_uploads_stores_the_dataset(
+    server: DatasetServer, tmp_path: Path, attempt: int
+) -> None:
+    folder = write_folder(tmp_path / "big", {"a": 8 * PIECE, "b": attempt})
+    meet = threading.Barrier(3)
+    outcomes: list[Any] = []
+
+    def put() -> None:
+        with durable.connect(server) as client:
+            try:
+                meet.wait(SECONDS)
+                outcomes.append(client.data.put(folder, "set").result)
+            except braid.BraidError as error:
+                outcomes.append(error)
+
+    threads = [threading.Thread(target=put) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert outcomes.count("stored") == 1, outcomes
+    for outcome in outcomes:
+        assert outcome in ("stored", "unchanged") or (
+            isinstance(outcome, braid.Aborted) and "another call" in outcome.message
+        ), outcomes
+    assert len(outcomes) == 3
+    assert same(folder, server.datasets / "set")
+    assert not server.uploads
+
+
+def test_later_start_aborts_an_upload_before_its_first_byte(server: DatasetServer) -> None:
+    files = [("a", b"12345")]
+    first, second = start(server, files).upload, start(server, files).upload
+    code, message = send(server, {"upload": first, "data": b"123"})
+    assert code == "ABORTED" and "another call continues the upload of 'set'" in message
+    assert send(server, {"upload": second, "data": b"12345"})[0] == "OK"
+
+
 def test_dataset_of_a_job_cannot_be_deleted(
     server: DatasetServer, client: braid.Client, tmp_path: Path
 ) -> None:

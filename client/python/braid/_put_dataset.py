@@ -88,7 +88,8 @@ def put(
             stored = channel.call_feeding(upload, requests, remaining(deadline))
             channel.outage.on_reply()
             return StoredDataset(stored.path, _RESULTS[stored.result], len(files), total)
-        except errors.Unavailable as failure:
+        # NotFound: another call has completed the upload since the start.
+        except (errors.Unavailable, errors.NotFound) as failure:
             backoff = channel.retry.backoff(attempt)
             if attempt >= channel.retry.attempts or backoff >= remaining(deadline):
                 raise

@@ -141,7 +141,7 @@ class Datasets:
         timeout: in seconds; default: no limit.
 
         Raises AlreadyExists if another dataset has the name, ResourceExhausted if the server's
-        quota or disk has no room, Aborted if another call uploads the same files, DataLoss if a
+        quota or disk has no room, Aborted if a later call uploads the same files, DataLoss if a
         file changed meanwhile, and ValueError for a path that cannot be uploaded.
         """
         return _put_dataset.put(self._channel, path, name, overwrite, progress, timeout)

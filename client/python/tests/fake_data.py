@@ -18,6 +18,7 @@ class FakeData:
     rows: whether the number of rows is known.
     stored: {name: {path: bytes}} of the datasets that were uploaded.
     breaks: after how many messages each of the next uploads breaks.
+    overtakes: dataset that another client stores before the next upload, which thereby ends.
     pieces: messages with data that were received.
     """
 
@@ -25,6 +26,7 @@ class FakeData:
         self.rows = True
         self.stored = {}
         self.breaks = []
+        self.overtakes = None
         self.pieces = 0
         self._uploads = {}
         self.values = [
@@ -79,6 +81,10 @@ class FakeData:
             if index == limit:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
             upload = upload or piece.upload
+            if self.overtakes is not None:
+                self.stored[upload], self.overtakes = self.overtakes, None
+                del self._uploads[upload]
+                context.abort(grpc.StatusCode.NOT_FOUND, f"upload: there is no {upload!r}")
             if piece.data:  # A message without data only names the upload.
                 received = self._uploads[upload][1]
                 assert piece.offset == len(received[piece.file])

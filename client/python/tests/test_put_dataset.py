@@ -52,6 +52,14 @@ def test_put_continues_a_broken_upload(server, client, folder):
     assert server.data.pieces == 5
 
 
+def test_put_succeeds_if_another_client_completed_the_upload(server, client, folder):
+    server.data.overtakes = {"": b"a"}
+    assert client.data.put(folder / "sub/a.npy", "a.npy").result == "unchanged"
+    server.data.overtakes = {"": b"b"}
+    with pytest.raises(braid.AlreadyExists):
+        client.data.put(folder / "sub/a.npy", "other.npy")
+
+
 def test_put_gives_up_without_progress(server, client, folder):
     attempts = client._channel.retry.attempts
     server.data.breaks = [2, *[0] * (2 * attempts)]

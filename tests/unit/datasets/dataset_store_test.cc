@@ -236,6 +236,26 @@ TEST_F(DatasetStoreTest, ALaterCallTakesOverAnUpload) {
   EXPECT_THAT(store_->Commit(second.get()), IsOk());
 }
 
+TEST_F(DatasetStoreTest, OnlyTheLastStartMayWrite) {
+  const DatasetManifest manifest = ManifestOf("set", {{"a", "aaaa"}});
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto first, store_->Start(manifest, false));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto second, store_->Start(manifest, false));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto upload, store_->Continue(second.upload));
+  ASSERT_THAT(upload->Append(0, 0, "aa"), IsOk());
+  const auto aborted =
+      StatusIs(absl::StatusCode::kAborted, HasSubstr("another call continues the upload of 'set'"));
+  EXPECT_THAT(store_->Continue(first.upload), aborted);
+  ASSERT_THAT(upload->Append(0, 2, "a"), IsOk());
+  Reopen();
+  EXPECT_THAT(store_->Continue(first.upload), aborted);
+  EXPECT_THAT(store_->Continue(UploadIdOf(manifest)), aborted);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto rest, store_->Continue(second.upload));
+  ASSERT_THAT(rest->Append(0, 3, "a"), IsOk());
+  ASSERT_THAT(store_->Commit(rest.get()), IsOk());
+  EXPECT_THAT(store_->Continue(first.upload), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_TRUE(store_->Start(manifest, false)->complete);
+}
+
 TEST_F(DatasetStoreTest, RefusesMoreThanTheQuota) {
   Reopen(10);
   ASSERT_THAT(Put("one", {{"a", "123456"}}), IsOk());

@@ -84,8 +84,9 @@ TEST(DatasetManifest, TheIdOfAnUploadDependsOnNameAndFiles) {
 TEST(DatasetManifest, SurvivesStorage) {
   BRAID_ASSERT_OK_AND_ASSIGN(
       const StoredUpload read,
-      ReadStoredUpload(WriteStoredUpload({WithPaths({"a", "größe/\"b\""}), true})));
+      ReadStoredUpload(WriteStoredUpload({WithPaths({"a", "größe/\"b\""}), true, "t"})));
   EXPECT_TRUE(read.overwrite);
+  EXPECT_EQ(read.token, "t");
   EXPECT_EQ(UploadIdOf(read.manifest), UploadIdOf(WithPaths({"a", "größe/\"b\""})));
   for (const char* text : {"", "{}", "[]", "{\"dataset\":1}",
                            R"({"dataset":"a","overwrite":false,"files":[["a",1,"no"]]})"}) {

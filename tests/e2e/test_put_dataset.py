@@ -194,6 +194,15 @@ def test_job_reads_an_uploaded_folder(
     assert info.progress.step == 4
 
 
+def test_images_keep_their_labels(client: braid.Client, tmp_path: Path) -> None:
+    names = {"_a/1.png": 1, "b/_1.png": 1, "b/2.png": 1, ".c/1.png": 1}
+    stored = client.data.put(write_folder(tmp_path / "images", names), "images")
+    rows = client.data.preview(stored.path, columns=["path", "label"]).rows
+    assert [(row["path"], row["label"]) for row in rows] == [
+        ("_a/1.png", 0), ("b/2.png", 1), ("b/_1.png", 1),
+    ]  # fmt: skip
+
+
 def test_continues_where_an_earlier_call_stopped(
     server: DatasetServer, client: braid.Client, tmp_path: Path
 ) -> None:

@@ -240,8 +240,7 @@ TEST_F(DatasetBatchesTest, LogsThatItPacksATable) {
 }
 
 TEST_F(DatasetBatchesTest, DoesNotLogThatItPacksAFolderOfImages) {
-  std::filesystem::create_directories(dir_.path() / "images/cat");
-  Put(dir_.path() / "images/cat/1.jpg", "1");
+  dir_.Write("images/cat/1.jpg", "1");
   DatasetBatches::Options options = MakeOptions();
   options.data.path = "images";
   options.data.inputs = {{"x", {"label"}}};

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains and scores as train.yaml and score.yaml do, with PyTorch alone.
+"""Trains and scores as train.yaml and score.yaml do, with PyTorch alone. Batches are in another order.
 
 usage: plain.py FOLDER [EPOCHS]
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-EPOCHS, BATCH_SIZE, LR = 10, 16, 0.003
+EPOCHS, BATCH_SIZE, LR = 8, 16, 0.002
 TRANSFORMS = v2.Compose([
     v2.PILToTensor(),
     v2.Resize(36),
@@ -28,7 +28,7 @@ TRANSFORMS = v2.Compose([
 def train(folder: pathlib.Path, epochs: int = EPOCHS) -> torch.nn.Module:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-    loader = DataLoader(ImageFolder(folder / "train", TRANSFORMS), BATCH_SIZE)
+    loader = DataLoader(ImageFolder(folder / "train", TRANSFORMS), BATCH_SIZE, shuffle=True)
     for _ in range(epochs):
         for images, labels in loader:
             optimizer.zero_grad()

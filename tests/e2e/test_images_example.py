@@ -1,11 +1,13 @@
-"""The example of jobs over images equals the same training in PyTorch."""
+"""The example of jobs over images reaches the accuracy of the same training in PyTorch."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ from e2e.support.server import ROOT
 
 EXAMPLE = ROOT / "examples/images"
 SECONDS = 180
-# Rounding errors grow with the steps, because the weights are random at first.
-EPOCHS = 1
-# Share of one of the 24 images for validation, in percent: its logits may be close to each other.
+# Enough to classify almost all images.
+EPOCHS = 5
+# Share of one of the 24 images for validation, in percent.
 ONE_IMAGE = 4.2
 
 
@@ -37,21 +39,38 @@ def run(script: str, *arguments: Any) -> str:
     return done.stdout
 
 
-def test_example_equals_pytorch(tmp_path: Path) -> None:
-    run("dataset.py", tmp_path / "tables")
-    run("export.py", tmp_path / "models")
-    printed = re.fullmatch(
-        r"loss ([\d.]+)  accuracy ([\d.]+)%\n", run("plain.py", tmp_path / "tables", EPOCHS)
-    )
-    assert printed
-    # One replica: batch norm computes its statistics over the whole batch, as in PyTorch.
-    with jobs.serving(tmp_path, devices="cpu*1") as server, durable.connect(server) as client:
+@dataclass
+class Example:
+    """Folder with the images and the model, and the accuracy of PyTorch in percent."""
+
+    folder: Path
+    accuracy: float
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Example:
+    folder = tmp_path_factory.mktemp("images")
+    run("dataset.py", folder / "tables")
+    run("export.py", folder / "models")
+    printed = run("plain.py", folder / "tables", EPOCHS)
+    accuracy = re.fullmatch(r"loss [\d.]+  accuracy ([\d.]+)%\n", printed)
+    assert accuracy
+    return Example(folder, float(accuracy[1]))
+
+
+@pytest.mark.parametrize("devices", ["cpu*1", "cpu*2"])
+def test_example_reaches_the_accuracy_of_pytorch(
+    example: Example, tmp_path: Path, devices: str
+) -> None:
+    for name in ("tables", "models"):
+        shutil.copytree(example.folder / name, tmp_path / name)
+    with jobs.serving(tmp_path, devices=devices) as server, durable.connect(server) as client:
         spec = yaml.safe_load((EXAMPLE / "train.yaml").read_text()) | {"epochs": EPOCHS}
         result = client.jobs.submit(spec).wait(timeout=SECONDS).result
-        assert result.metrics["loss"] == pytest.approx(float(printed[1]), rel=0.02)
-        assert 100 * result.metrics["accuracy"] == pytest.approx(float(printed[2]), abs=ONE_IMAGE)
+        assert 100 * result.metrics["accuracy"] == pytest.approx(example.accuracy, abs=ONE_IMAGE)
         spec = yaml.safe_load((EXAMPLE / "score.yaml").read_text())
         output = client.jobs.submit(spec).wait(timeout=SECONDS).result.output
     scores = pq.read_table(output)
     right = tensor_of(scores, "logits").argmax(1) == np.asarray(scores["label"])
-    assert 100 * right.mean() == pytest.approx(float(printed[2]), abs=ONE_IMAGE)
+    assert right.mean() == pytest.approx(result.metrics["accuracy"])
+    assert 100 * right.mean() > 90

@@ -266,8 +266,9 @@ def test_wrong_checksum_is_data_loss(server: DatasetServer, client: braid.Client
     assert code == "DATA_LOSS"
     assert "files[0].sha256: 'a.npy' was received with checksum" in message
     # The file starts again.
-    assert list(start(server, [("a.npy", b"right")]).received_bytes) == [0]
-    assert send(server, {"upload": upload, "data": b"right"})[0] == "OK"
+    again = start(server, [("a.npy", b"right")])
+    assert list(again.received_bytes) == [0]
+    assert send(server, {"upload": again.upload, "data": b"right"})[0] == "OK"
     assert (server.datasets / "set/a.npy").read_bytes() == b"right"
 
 
@@ -307,8 +308,9 @@ def test_pieces_out_of_order_are_invalid(server: DatasetServer) -> None:
         server, {"upload": upload, "data": b"12"}, {"file": 1, "data": b"1"}
     )
     assert (code, "file: 1 before file 0" in message) == ("INVALID_ARGUMENT", True), message
-    assert list(start(server, files).received_bytes) == [2, 0]
-    rest = {"upload": upload, "offset": 2, "data": b"345"}
+    again = start(server, files)
+    assert list(again.received_bytes) == [2, 0]
+    rest = {"upload": again.upload, "offset": 2, "data": b"345"}
     assert send(server, rest, {"file": 1, "data": b"1"})[0] == "OK"
     code, message = send(server, {"upload": "0" * 64, "data": b"1"})
     assert code == "NOT_FOUND" and "StartDatasetUpload" in message

@@ -252,7 +252,8 @@ TEST_F(DatasetStoreTest, OnlyTheLastStartMayWrite) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto rest, store_->Continue(second.upload));
   ASSERT_THAT(rest->Append(0, 3, "a"), IsOk());
   ASSERT_THAT(store_->Commit(rest.get()), IsOk());
-  EXPECT_THAT(store_->Continue(first.upload), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(store_->Continue(first.upload),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no upload")));
   EXPECT_TRUE(store_->Start(manifest, false)->complete);
 }
 

@@ -59,7 +59,9 @@ class Backoff final : public fs::S3RetryStrategy {
     if (attempted == 0) {
       first_error = absl::Now();
     }
-    return error.should_retry && absl::Now() - first_error < time_;
+    // The SDK does not know this code, which some services send with status 429.
+    const bool throttled = absl::StrContains(error.message, "TooManyRequests");
+    return (error.should_retry || throttled) && absl::Now() - first_error < time_;
   }
   int64_t CalculateDelayBeforeNextRetry(const AWSErrorDetail& /*error*/,
                                         int64_t attempted) override {

@@ -49,11 +49,14 @@ SkippedRows SkippedRows::FromJson(const nlohmann::json& json) {
 
 void SkippedRowLog::Add(const std::vector<SkippedRow>& rows, JobContext* context) {
   for (const SkippedRow& row : rows) {
-    if (lines_ > kMaxLines) {
+    if (logged_.size() > kMaxLines) {
       return;
     }
+    if (!logged_.insert(row.row).second) {
+      continue;
+    }
     context->AddLog(JobLogLevel::kWarning,
-                    ++lines_ > kMaxLines
+                    logged_.size() > kMaxLines
                         ? absl::StrCat("more rows are left out, which are not logged (the first ",
                                        kMaxLines, " are)")
                         : absl::StrCat("left out: ", row.error.message()));

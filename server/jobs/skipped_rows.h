@@ -1,12 +1,14 @@
 // Rows that a job leaves out because they cannot be decoded.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "server/data/encoded/decode_rows.h"
 #include "server/jobs/job.h"
 
@@ -34,15 +36,16 @@ class SkippedRows {
   std::map<int64_t, int64_t> rows_;  // up to each position
 };
 
-// Writes one line for each left-out row into a job's log, for the first ones. Thread-compatible.
+// Writes one line for each left-out row into a job's log, for the first rows. A row that is left out
+// again, in a later epoch, has no further line. Thread-compatible.
 class SkippedRowLog {
  public:
-  static constexpr int kMaxLines = 100;
+  static constexpr size_t kMaxLines = 100;
 
   void Add(const std::vector<SkippedRow>& rows, JobContext* context);
 
  private:
-  int lines_ = 0;
+  absl::flat_hash_set<int64_t> logged_;  // rows
 };
 
 }  // namespace braid

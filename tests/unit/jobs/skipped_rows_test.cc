@@ -67,5 +67,14 @@ TEST(SkippedRowLog, LogsTheFirstRowsOnly) {
   EXPECT_THAT(context.log.back(), HasSubstr("not logged"));
 }
 
+TEST(SkippedRowLog, LogsARowOnce) {
+  FakeContext context;
+  SkippedRowLog log;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    log.Add({{7, absl::InvalidArgumentError("row 7: damaged")}}, &context);
+  }
+  EXPECT_THAT(context.log, SizeIs(1));
+}
+
 }  // namespace
 }  // namespace braid

@@ -42,7 +42,7 @@ struct ScanOptions {
   int64_t batch_rows = 0;
 };
 
-// Keeps its files open. Thread-safe.
+// Thread-safe.
 class DataSource {
  public:
   virtual ~DataSource() = default;
@@ -72,6 +72,10 @@ class DataSource {
 
   // Returns the arrays if the source consists of them, which allows random access; else null.
   virtual const std::vector<StoredArray>* arrays() const { return nullptr; }
+
+  // Returns true if all reads are of the files that were opened. False: each file is opened when
+  // its rows are read, so a job must check that Identity() of the path is the same.
+  virtual bool KeepsFiles() const { return true; }
 };
 
 // Returns the indices of `names` in the source's columns; all of them if `names` is empty.

@@ -56,6 +56,12 @@ absl::StatusOr<Kind> KindOfFile(const DataFile& file) {
                    IsImageFile(file.path()) ? ", or a directory with images only)" : ")"));
 }
 
+// Returns true for a table or an array.
+bool HasFormat(const std::string& path) {
+  const auto file = DataFile::Open(path);
+  return file.ok() && KindOfFile(**file).ok();
+}
+
 bool IsHidden(const fs::path& path) {
   const std::string name = path.filename();
   return name.empty() || name.front() == '.' || name.front() == '_';
@@ -202,7 +208,10 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& pa
   }
   BRAID_ASSIGN_OR_RETURN(const std::string resolved,
                          ResolveDataPath(path, directories.roots, field));
-  if (IsImageFolder(resolved)) {
+  const auto is_data = [&](const std::string& file) {
+    return ResolvesBelowAny(file, directories.roots) && HasFormat(file);
+  };
+  if (IsImageFolder(resolved, is_data)) {
     absl::StatusOr<std::unique_ptr<DataSource>> images =
         OpenImageFolder(resolved, directories.roots);
     return images.ok() ? std::move(images) : InField(field, images.status());

@@ -49,6 +49,7 @@ bool HasDotName(const fs::path& path) {
 struct Children {
   std::vector<std::string> directories;
   std::vector<std::string> images;
+  std::string other;  // first file that is not an image and does not start with '_'; "": none
 };
 
 absl::StatusOr<Children> ListChildren(const fs::path& directory,
@@ -64,10 +65,14 @@ absl::StatusOr<Children> ListChildren(const fs::path& directory,
     std::error_code gone;
     const bool is_directory = child->is_directory(gone);
     if (!is_directory && !IsImageFile(child->path().native())) {
+      const std::string name = child->path().filename();
+      if (name.front() != '_' && (children.other.empty() || name < children.other)) {
+        children.other = name;
+      }
       continue;
     }
-    // Only a link can lead out of a directory.
-    if (child->is_symlink(gone) && !ResolvesBelowAny(child->path(), roots)) {
+    // Only a link can lead out of a directory. One to nowhere is a file that cannot be read.
+    if (child->is_symlink(gone) && child->exists(gone) && !ResolvesBelowAny(child->path(), roots)) {
       return LeavesRoots(child->path().native(), roots);
     }
     (is_directory ? children.directories : children.images).push_back(child->path().filename());
@@ -106,7 +111,8 @@ class Listing {
   absl::Status Add(const std::string& path, int64_t label) {
     struct stat about = {};
     const std::string absolute = absl::StrCat(directory_, "/", path);
-    if (stat(absolute.c_str(), &about) != 0) {
+    // A link to nowhere has neither size nor time.
+    if (stat(absolute.c_str(), &about) != 0 && !fs::is_symlink(absolute)) {
       return FileError(errno, "read", absolute);
     }
     checksum_.Add(absl::StrCat(path, "\n", about.st_size, " ", about.st_mtim.tv_sec, " ",
@@ -246,6 +252,7 @@ class ImageFolderSource final : public DataSource {
   const std::vector<Column>& columns() const override { return columns_; }
   const std::shared_ptr<arrow::Schema>& schema() const override { return schema_; }
   std::string Identity() const override { return contents_->identity; }
+  bool KeepsFiles() const override { return false; }
   absl::StatusOr<int64_t> Rows() override { return contents_->rows(); }
   std::optional<int64_t> KnownRows() const override { return contents_->rows(); }
   std::string PathColumn(absl::string_view column) const override {
@@ -277,7 +284,8 @@ bool IsImageFile(absl::string_view path) {
   });
 }
 
-bool IsImageFolder(const std::string& directory) {
+bool IsImageFolder(const std::string& directory,
+                   absl::FunctionRef<bool(const std::string& path)> is_data) {
   bool found = false;
   std::error_code error;
   for (fs::directory_iterator child(directory, error), end; !error && child != end;
@@ -288,7 +296,7 @@ bool IsImageFolder(const std::string& directory) {
     }
     if (child->is_directory(gone) || IsImageFile(child->path().native())) {
       found = true;
-    } else if (child->path().filename().native().front() != '_') {
+    } else if (child->path().filename().native().front() != '_' && is_data(child->path())) {
       return false;
     }
   }
@@ -304,6 +312,11 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenImageFolder(const std::string& d
     return absl::InvalidArgumentError(absl::StrCat(
         "directory '", directory, "' has images and the folder '", children.directories.front(),
         "' (expected images only, or a folder for each class)"));
+  }
+  if (flat && !children.other.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", directory, "/", Excerpt(children.other),
+                                                   "' is not an image (", kExpectedImages,
+                                                   " only)"));
   }
   for (const std::string& image : children.images) {
     BRAID_RETURN_IF_ERROR(listing.Add(image, 0));

@@ -117,6 +117,31 @@ TEST_F(ImageFolderTest, RejectsFoldersThatAreNotClasses) {
   EXPECT_THAT(Open(), RefusesField("path", HasSubstr("has images and the folder 'empty'")));
 }
 
+TEST_F(ImageFolderTest, IgnoresFilesBesideClassFoldersAsTorchvisionDoes) {
+  PutImage("cat/1.jpg");
+  Put(root_ / "README.txt", "cats");
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto source, Open());
+  EXPECT_EQ(source->KnownRows(), 1);
+}
+
+TEST_F(ImageFolderTest, NamesTheFileThatIsNotAnImage) {
+  PutImage("0.jpg");
+  Put(root_ / "a.txt", "text");
+  EXPECT_THAT(Open(), RefusesField("path", HasSubstr("a.txt' is not an image (expected .jpg")));
+}
+
+TEST_F(ImageFolderTest, LinkToNowhereIsARowThatCannotBeRead) {
+  PutImage("cat/1.jpg");
+  fs::create_symlink(root_ / "cat/none.jpg", root_ / "cat/2.jpg");
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto source, Open());
+  EXPECT_EQ(source->KnownRows(), 2);
+  EXPECT_THAT(ReadAll(source.get(), {}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("2.jpg' does not exist")));
+  const std::string identity = source->Identity();
+  PutImage("cat/none.jpg");
+  EXPECT_NE(Open().value()->Identity(), identity);
+}
+
 TEST_F(ImageFolderTest, FollowsNoLinkOutOfTheRoots) {
   PutImage("cat/1.jpg");
   const TempDir other;

@@ -165,6 +165,14 @@ absl::Status CheckFirstRowOf(const DatasetOptions& options, const Dataset& datas
   return absl::OkStatus();
 }
 
+// `changed`: words before "changed". `expected`: what the same thing is.
+absl::Status Changed(const DatasetOptions& options, absl::string_view changed,
+                     absl::string_view expected) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(options.path_field, ": ", changed,
+                   " changed since the job started (expected the same ", expected, ")"));
+}
+
 constexpr absl::Duration kLogInterval = absl::Seconds(10);
 // In the identity of data, between the checksums of the files and of the model's decoding.
 constexpr char kSeparator[] = "+";
@@ -201,9 +209,21 @@ absl::Status CheckSameData(const DatasetOptions& options, const Dataset& dataset
   } else {
     changed = absl::StrCat(name, " and the model's decode parameters have");
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat(options.path_field, ": ", changed, " changed since the job started (expected ",
-                   same_files ? "the same parameters)" : "the same file)"));
+  return Changed(options, changed, same_files ? "parameters" : "file");
+}
+
+absl::Status CheckSameSource(const DatasetOptions& options, const DataDirectories& directories,
+                             const std::string& identity) {
+  const absl::StatusOr<std::unique_ptr<DataSource>> source =
+      OpenDataSource(options.path, directories, options.path_field);
+  // NOT_FOUND and INVALID_ARGUMENT: what could be opened before is missing or of another kind.
+  if (!source.ok() && !absl::IsNotFound(source.status()) &&
+      !absl::IsInvalidArgument(source.status())) {
+    return source.status();
+  }
+  return source.ok() && (*source)->Identity() == identity
+             ? absl::OkStatus()
+             : Changed(options, absl::StrCat("'", Excerpt(options.path), "' has"), "file");
 }
 
 absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,

@@ -73,6 +73,11 @@ struct Dataset {
 absl::Status CheckSameData(const DatasetOptions& options, const Dataset& dataset,
                            std::string* identity);
 
+// FAILED_PRECONDITION naming the path if DataSource::Identity() of the data is no longer
+// `identity`, or the data is gone. Blocks on the disk.
+absl::Status CheckSameSource(const DatasetOptions& options, const DataDirectories& directories,
+                             const std::string& identity);
+
 // Opens the data, makes the decoders and checks that the columns are tensors. Blocks on the disk.
 // Errors start with the field: those of OpenDataSource(), which calls `progress`, MakeDecoder() and
 // TensorRowType(); INVALID_ARGUMENT if a column of bytes has no decoder or, for an evaluation, a

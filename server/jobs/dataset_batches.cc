@@ -165,7 +165,7 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
     order.batch_size = options_.batch_size;
   }
   const bool checked = dataset.source->arrays() != nullptr || IsObjectPath(options_.data.path);
-  packed_identity_ = checked ? "" : *identity;
+  packed_identity_ = checked ? "" : dataset.source->Identity();
   store_ = *std::move(store);
   order_ = std::make_shared<const RowOrder>(std::move(order));
   source_ = std::move(dataset.source);
@@ -201,11 +201,8 @@ absl::StatusOr<std::unique_ptr<BatchStream>> DatasetBatches::Open(int64_t first)
 }
 
 absl::Status DatasetBatches::CheckUnchanged() {
-  if (packed_identity_.empty()) {
-    return absl::OkStatus();
-  }
-  BRAID_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options_.data, directories_));
-  return CheckSameData(options_.data, dataset, &packed_identity_);
+  return packed_identity_.empty() ? absl::OkStatus()
+                                  : CheckSameSource(options_.data, directories_, packed_identity_);
 }
 
 int64_t DatasetBatches::DatasetRow(int64_t batch, int64_t row) const {

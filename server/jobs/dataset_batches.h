@@ -71,7 +71,8 @@ class DatasetBatches final : public BatchSource {
 
   // Set by Rows().
   size_t inputs_ = 0;  // tensors of a batch that are inputs
-  // Empty: arrays, whose reads check the files, or a copy of objects, which does not change.
+  // Of the source. Empty: arrays, whose reads check the files, or a copy of objects, which does not
+  // change.
   std::string packed_identity_;
   // Null before Rows(). The source keeps the copy of objects.
   std::unique_ptr<DataSource> source_;

@@ -401,6 +401,7 @@ absl::StatusOr<int64_t> DatasetInput::Rows(JobContext* context, std::string* ide
   BRAID_RETURN_IF_ERROR(CheckSameData(options_.data, dataset, identity));
   BRAID_RETURN_IF_ERROR(CheckKept(dataset.source->columns(), options_.keep));
   source_ = std::move(dataset.source);
+  identity_ = source_->KeepsFiles() ? "" : source_->Identity();
   inputs_ = std::move(dataset.input_columns);
   const absl::StatusOr<int64_t> rows = source_->Rows();
   if (!rows.ok()) {
@@ -431,6 +432,11 @@ absl::StatusOr<std::unique_ptr<RowStream>> DatasetInput::Open(int64_t first_row)
     return std::make_unique<DecodedStream>(*std::move(scan), first_row, data);
   }
   return std::make_unique<ScanStream>(*std::move(scan), first_row, data);
+}
+
+absl::Status DatasetInput::CheckUnchanged() {
+  return identity_.empty() ? absl::OkStatus()
+                           : CheckSameSource(options_.data, directories_, identity_);
 }
 
 absl::Status DatasetInput::CheckKept(const std::vector<Column>& columns,

@@ -34,6 +34,7 @@ class DatasetInput final : public InputSource {
   // CSV file to its end.
   absl::StatusOr<int64_t> Rows(JobContext* context, std::string* identity) override;
   absl::StatusOr<std::unique_ptr<RowStream>> Open(int64_t first_row) override;
+  absl::Status CheckUnchanged() override;
 
   // Checks that the columns exist. The error names spec.infer.output.keep.
   static absl::Status CheckKept(const std::vector<Column>& columns,
@@ -44,6 +45,7 @@ class DatasetInput final : public InputSource {
   const DataDirectories directories_;
   // Set by Rows().
   std::unique_ptr<DataSource> source_;
+  std::string identity_;              // of the source; empty if it keeps its files open
   std::vector<TensorColumn> inputs_;  // with their decoders
 };
 

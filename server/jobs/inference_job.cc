@@ -76,12 +76,19 @@ absl::Status InferenceJob::Score(JobContext* context, int64_t first_row) {
   Requests requests;
   EarlySaves early_saves(crashed_, absl::Now());
   while (context->stop() == JobStop::kNone) {
+    BRAID_RETURN_IF_ERROR(data_check_.Run([this] { return input_->CheckUnchanged(); }));
     if (progress_.rows > first_row && early_saves.Due(absl::Now())) {
       BRAID_ASSIGN_OR_RETURN(const int64_t durable, output_->FinishPart());
       BRAID_RETURN_IF_ERROR(SetDurable(context, durable));
     }
-    BRAID_ASSIGN_OR_RETURN(std::optional<InputRows> rows, stream->Next(model_->request_rows()));
+    absl::StatusOr<std::optional<InputRows>> read = stream->Next(model_->request_rows());
+    if (!read.ok()) {
+      BRAID_RETURN_IF_ERROR(input_->CheckUnchanged());  // A change is the cause of such errors.
+      return read.status();
+    }
+    std::optional<InputRows> rows = *std::move(read);
     if (!rows.has_value()) {
+      BRAID_RETURN_IF_ERROR(input_->CheckUnchanged());
       while (!requests.empty()) {
         BRAID_RETURN_IF_ERROR(Collect(context, &requests));
       }

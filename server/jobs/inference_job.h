@@ -19,6 +19,7 @@
 #include "server/jobs/in_flight.h"
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
+#include "server/jobs/paced_check.h"
 #include "server/jobs/skipped_rows.h"
 
 namespace braid {
@@ -53,6 +54,9 @@ class InputSource {
   virtual absl::StatusOr<int64_t> Rows(JobContext* context, std::string* identity) = 0;
   // Starts to read at a row. Valid after Rows().
   virtual absl::StatusOr<std::unique_ptr<RowStream>> Open(int64_t first_row) = 0;
+  // Checks that the files are those that Rows() opened, where reading them does not. Errors as
+  // Rows(). Valid after Rows().
+  virtual absl::Status CheckUnchanged() = 0;
 };
 
 // A served model, reached behind interactive requests. Thread-compatible.
@@ -143,6 +147,7 @@ class InferenceJob final : public Job {
   Memory memory_;            // set by Run()
   int64_t output_rows_ = 0;  // written
   SkippedRowLog skipped_log_;
+  PacedCheck data_check_;
 };
 
 }  // namespace braid

@@ -217,8 +217,13 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
     if (step == total_steps_) {
       return absl::OkStatus();
     }
-    BRAID_RETURN_IF_ERROR(CheckData());
-    BRAID_ASSIGN_OR_RETURN(std::optional<TrainingBatch> batch, batches->Next());
+    BRAID_RETURN_IF_ERROR(data_check_.Run([this] { return CheckData(); }));
+    absl::StatusOr<std::optional<TrainingBatch>> loaded = batches->Next();
+    if (!loaded.ok()) {
+      BRAID_RETURN_IF_ERROR(CheckData());  // A change is the cause of errors in its rows.
+      return loaded.status();
+    }
+    std::optional<TrainingBatch> batch = *std::move(loaded);
     if (!batch.has_value()) {
       return absl::InternalError(
           absl::StrCat("data: no batch ", step, " (expected ", total_steps_, " batches)"));
@@ -278,20 +283,8 @@ absl::Status TrainingJob::Collect(JobContext* context, Steps* steps) {
 }
 
 absl::Status TrainingJob::CheckData() {
-  // Checks take at most 1 % of the time, because a folder may have many files.
-  constexpr absl::Duration kMinInterval = absl::Seconds(1);
-  constexpr int64_t kPauses = 100;
-  const absl::Time start = absl::Now();
-  if (start < next_check_) {
-    return absl::OkStatus();
-  }
   BRAID_RETURN_IF_ERROR(data_->CheckUnchanged());
-  if (evaluation_ != nullptr) {
-    BRAID_RETURN_IF_ERROR(evaluation_->CheckUnchanged());
-  }
-  const absl::Time end = absl::Now();
-  next_check_ = end + std::max(kMinInterval, kPauses * (end - start));
-  return absl::OkStatus();
+  return evaluation_ == nullptr ? absl::OkStatus() : evaluation_->CheckUnchanged();
 }
 
 std::string TrainingJob::DescribeNotFinite(int64_t step) const {

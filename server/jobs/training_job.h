@@ -19,6 +19,7 @@
 #include "server/jobs/in_flight.h"
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
+#include "server/jobs/paced_check.h"
 #include "server/jobs/skipped_rows.h"
 #include "server/training/trainer/evaluation_result.h"
 #include "server/training/trainer/operation.h"
@@ -196,7 +197,7 @@ class TrainingJob final : public Job {
   int64_t steps_per_epoch_ = 0;
   int64_t total_steps_ = 0;
   SkippedRowLog skipped_log_;
-  absl::Time next_check_ = absl::InfinitePast();  // of CheckData()
+  PacedCheck data_check_;
 };
 
 }  // namespace braid

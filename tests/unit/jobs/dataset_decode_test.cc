@@ -244,6 +244,27 @@ TEST_F(DatasetDecodeTest, NamesTheColumnOfAFolderThatTheSpecificationNames) {
       RefusesField("spec.infer.data.inputs[0]", HasSubstr("column 'image' has type binary")));
 }
 
+TEST_F(DatasetDecodeTest, NoticesThatAFolderOfImagesChanges) {
+  const auto folder = dir_.path() / "images";
+  std::filesystem::create_directories(folder);
+  Put(folder / "1.jpg", "11");
+  DatasetOptions options = MakeOptions();
+  options.path = "images";
+  options.targets = {};
+  DatasetInput input({.data = options}, Directories());
+  std::string identity;
+  ASSERT_THAT(input.Rows(&context_, &identity), IsOk());
+  EXPECT_THAT(input.CheckUnchanged(), IsOk());
+  const auto changed = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                HasSubstr("'images' has changed since the job started"));
+  Put(folder / "1.jpg", "123");
+  EXPECT_THAT(input.CheckUnchanged(), changed);
+  std::filesystem::remove(folder / "1.jpg");
+  EXPECT_THAT(input.CheckUnchanged(), changed);
+  std::filesystem::remove(folder);
+  EXPECT_THAT(input.CheckUnchanged(), changed);
+}
+
 TEST_F(DatasetDecodeTest, FurtherTensorsOfADecoderFeedInputs) {
   config_.inputs[0].decoder = std::make_shared<const NumberDecoder>("mask");
   const DatasetOptions options = MakeOptions();

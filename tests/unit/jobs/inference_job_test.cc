@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/base/status.h"
 #include "server/base/task_thread.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/status_matchers.h"
@@ -23,6 +24,10 @@ using ::testing::HasSubstr;
 class FakeInput final : public InputSource {
  public:
   FakeInput(int64_t rows, std::string name) : rows_(rows), name_(std::move(name)) {}
+
+  int64_t change_at = -1;  // row whose read finds that the data has changed; -1: none
+  absl::Status error;      // of that read
+
   absl::StatusOr<int64_t> Rows(JobContext* /*context*/, std::string* identity) override {
     if (!identity->empty() && *identity != name_) {
       return absl::FailedPreconditionError(absl::StrCat("expected data ", *identity));
@@ -31,16 +36,23 @@ class FakeInput final : public InputSource {
     return rows_;
   }
   absl::StatusOr<std::unique_ptr<RowStream>> Open(int64_t first_row) override {
-    return std::make_unique<Stream>(rows_, first_row);
+    return std::make_unique<Stream>(this, first_row);
+  }
+  absl::Status CheckUnchanged() override {
+    return changed_ ? absl::FailedPreconditionError("data has changed") : absl::OkStatus();
   }
 
  private:
   class Stream final : public RowStream {
    public:
-    Stream(int64_t end, int64_t next) : end_(end), next_(next) {}
+    Stream(FakeInput* input, int64_t next) : input_(input), end_(input->rows_), next_(next) {}
     absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) override {
       if (next_ == end_) {
         return std::nullopt;
+      }
+      if (input_->change_at >= 0 && next_ >= input_->change_at) {
+        input_->changed_ = true;
+        BRAID_RETURN_IF_ERROR(input_->error);
       }
       InputRows rows;
       rows.first = next_;
@@ -51,12 +63,14 @@ class FakeInput final : public InputSource {
     }
 
    private:
+    FakeInput* const input_;
     const int64_t end_;
     int64_t next_;
   };
 
   const int64_t rows_;
   const std::string name_;
+  bool changed_ = false;
 };
 
 // Returns its input, on a thread of its own.
@@ -144,11 +158,13 @@ class InferenceJobTest : public ::testing::Test {
   absl::StatusOr<JobResult> Run() {
     auto model = std::make_unique<FakeModel>(newest_);
     model->fail_at = fail_at_;
+    auto input = std::make_unique<FakeInput>(rows_, data_);
+    input->change_at = change_at_;
+    input->error = read_error_;
     JobRecord record;
     record.progress = context_.saved;
     record.memory = context_.memory;
-    job_ = std::make_unique<InferenceJob>(0, std::move(model),
-                                          std::make_unique<FakeInput>(rows_, data_),
+    job_ = std::make_unique<InferenceJob>(0, std::move(model), std::move(input),
                                           std::make_unique<FakeOutput>(&files_, 5), record);
     return job_->Run(&context_);
   }
@@ -164,6 +180,8 @@ class InferenceJobTest : public ::testing::Test {
   int64_t rows_ = 20;
   std::string data_ = "a";
   float fail_at_ = -1;
+  int64_t change_at_ = -1;
+  absl::Status read_error_;
   FakeFiles files_;
   FakeContext context_;
   std::unique_ptr<InferenceJob> job_;
@@ -220,6 +238,19 @@ TEST_F(InferenceJobTest, DoesNotContinueWithOtherData) {
   EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "expected data a"));
   data_ = "a";
   EXPECT_THAT(Run(), IsOk());
+}
+
+TEST_F(InferenceJobTest, DataThatChangesWhileItIsReadGivesNoOutput) {
+  change_at_ = 18;  // by the last read
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "data has changed"));
+  EXPECT_FALSE(files_.closed);
+  EXPECT_LT(files_.parts.size(), 20u);
+}
+
+TEST_F(InferenceJobTest, ChangeOfTheDataExplainsAnErrorOfARead) {
+  change_at_ = 6;
+  read_error_ = absl::NotFoundError("row 6: file does not exist");
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "data has changed"));
 }
 
 TEST_F(InferenceJobTest, CancelLeavesNoParts) {

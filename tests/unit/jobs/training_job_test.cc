@@ -45,9 +45,10 @@ class FakeBatches final : public BatchSource {
   absl::Status CheckUnchanged() override { return changed; }
   int64_t DatasetRow(int64_t batch, int64_t row) const override { return 1000 * batch + row; }
 
-  absl::Status error;    // of Rows()
-  absl::Status changed;  // of CheckUnchanged()
+  absl::Status error;            // of Rows()
+  mutable absl::Status changed;  // of CheckUnchanged()
   int64_t nan_batch = -1;
+  int64_t gone_batch = -1;  // whose files are replaced before they are read
   std::string name = "data";
 
  private:
@@ -61,6 +62,10 @@ class FakeBatches final : public BatchSource {
                               : (source_.rows_ + source_.batch_size_ - 1) / source_.batch_size_;
       if (!source_.endless_ && next_ == all) {
         return std::nullopt;
+      }
+      if (next_ == source_.gone_batch) {
+        source_.changed = absl::FailedPreconditionError("data has changed");
+        return absl::NotFoundError("file does not exist");
       }
       const int64_t in_epoch = next_ % all;
       TrainingBatch batch;
@@ -208,6 +213,7 @@ class TrainingJobTest : public ::testing::Test {
     data->error = data_error_;
     data->changed = data_changed_;
     data->nan_batch = nan_batch_;
+    data->gone_batch = gone_batch_;
     data->name = training_data_;
     auto evaluation = evaluates_ ? std::make_unique<FakeBatches>(7, 4, false) : nullptr;
     if (evaluates_) {
@@ -225,6 +231,7 @@ class TrainingJobTest : public ::testing::Test {
   absl::Status data_error_;
   absl::Status data_changed_;
   int64_t nan_batch_ = -1;
+  int64_t gone_batch_ = -1;
   absl::Status evaluation_error_;
   std::string training_data_ = "a";
   std::string evaluation_data_ = "b";
@@ -318,6 +325,11 @@ TEST_F(TrainingJobTest, LossThatIsNotFiniteNamesTheInputThatIsNot) {
 TEST_F(TrainingJobTest, DataThatChangesFailsTheJob) {
   data_changed_ = absl::FailedPreconditionError("spec.train.data.path: 'a' has changed");
   EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has changed")));
+}
+
+TEST_F(TrainingJobTest, ChangeOfTheDataExplainsAnErrorOfARead) {
+  gone_batch_ = 3;
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "data has changed"));
 }
 
 TEST_F(TrainingJobTest, SkippedStepHasNoLoss) {

@@ -295,8 +295,9 @@ absl::Status CheckText(const TextSpec& spec, absl::string_view field) {
   if (spec.tokenizer.empty()) {
     return invalid("tokenizer", "is empty (expected the path of a tokenizer.json)");
   }
-  if (spec.max_length < 0) {
-    return invalid("max_length", absl::StrCat(spec.max_length, " (expected at least 0)"));
+  if (spec.max_length < 0 || spec.max_length > kMaxTextTokens) {
+    return invalid("max_length",
+                   absl::StrCat(spec.max_length, " (expected 0 to ", kMaxTextTokens, " tokens)"));
   }
   if (spec.truncate && spec.max_length == 0) {
     return invalid("truncate", "needs a max_length of at least 1");

@@ -11,6 +11,14 @@
 
 namespace braid {
 
+// Limits of a specification.
+constexpr int64_t kMaxImageSide = 65'535;  // pixels, of decoded and transformed images
+constexpr int64_t kMaxImagePixels = 1'000'000'000;
+constexpr int64_t kMaxTransforms = 16;
+// Of a row, and of all images that its resizes and crops make.
+constexpr int64_t kMaxImageRowBytes = int64_t{256} << 20;
+constexpr int64_t kMaxTextTokens = int64_t{1} << 20;
+
 enum class Interpolation { kBilinear, kNearest, kBicubic };
 
 // The transforms have the names, arguments and defaults of torchvision.transforms.v2.
@@ -63,9 +71,10 @@ using ImageTransform = std::variant<Resize, CenterCrop, RandomCrop, RandomResize
 
 // A row is a JPEG, PNG or WebP file and becomes a tensor of shape [channels, height, width].
 struct ImageSpec {
-  int64_t channels = 3;  // 1: gray, 3: RGB; other files are converted
-  std::vector<ImageTransform> transforms;
-  // Maximum number of pixels. A larger image is an error and is not decoded.
+  int64_t channels = 3;                    // 1: gray, 3: RGB; other files are converted
+  std::vector<ImageTransform> transforms;  // at most kMaxTransforms
+  // Maximum number of pixels, at most kMaxImagePixels. A larger image is an error and is not
+  // decoded.
   int64_t max_pixels = 100'000'000;
   friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
@@ -75,7 +84,7 @@ struct TextSpec {
   // File in Hugging Face's format, relative to the model's version folder, its folder, or the
   // dataset.
   std::string tokenizer;
-  // Longest text in tokens, special tokens included. 0: no limit.
+  // Longest text in tokens, special tokens included, at most kMaxTextTokens. 0: no limit.
   int64_t max_length = 0;
   // Cuts texts of more than max_length tokens. False: they are errors.
   bool truncate = false;

@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/decode/decode_spec.h"
 
 namespace braid {
 
@@ -24,6 +25,11 @@ absl::Status CheckImageSize(int64_t height, int64_t width, const ImageCodecOptio
   if (height < 1 || width < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("image of ", height, " x ", width, " pixels (expected at least 1 x 1)"));
+  }
+  if (height > kMaxImageSide || width > kMaxImageSide) {
+    return absl::InvalidArgumentError(absl::StrCat("image of ", height, " x ", width,
+                                                   " pixels (expected at most ", kMaxImageSide,
+                                                   " x ", kMaxImageSide, ")"));
   }
   if (height > options.max_pixels / width) {
     return absl::InvalidArgumentError(

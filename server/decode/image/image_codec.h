@@ -42,8 +42,9 @@ struct ImageCodecOptions {
 //  - 16-bit PNG files give the high byte, as to_dtype(uint8, scale=True) does,
 //  - a WebP file gives gray pixels, by the weights of ITU-R 601-2, if one channel is asked for.
 // Alpha channels are dropped and EXIF orientations are ignored. INVALID_ARGUMENT for a file that is
-// damaged, truncated, animated or of another format, or an image of more than max_pixels, which is
-// not decoded. After an error, the pixels are undefined.
+// damaged, truncated, animated or of another format, or an image of more than max_pixels, or with a
+// side of more than kMaxImageSide pixels, which is not decoded. After an error, the pixels are
+// undefined.
 absl::Status DecodeImage(absl::string_view file, const ImageCodecOptions& options, Pixels& pixels);
 
 // Decoders of one format, with the contract of DecodeImage().
@@ -51,7 +52,7 @@ absl::Status DecodeJpeg(absl::string_view file, const ImageCodecOptions& options
 absl::Status DecodePng(absl::string_view file, const ImageCodecOptions& options, Pixels& pixels);
 absl::Status DecodeWebp(absl::string_view file, const ImageCodecOptions& options, Pixels& pixels);
 
-// Returns an error for an image that is empty or larger than max_pixels.
+// Returns an error for an image that is empty or larger than max_pixels or kMaxImageSide.
 absl::Status CheckImageSize(int64_t height, int64_t width, const ImageCodecOptions& options);
 
 // Returns the luma of ITU-R 601-2 in fixed point, as Pillow and torchvision compute it.

@@ -15,9 +15,6 @@
 namespace braid {
 namespace {
 
-constexpr int64_t kMaxSide = 65'535;
-constexpr int64_t kMaxMaxPixels = int64_t{1} << 32U;
-
 // In the order of ImageTransform.
 constexpr std::array<const char*, std::variant_size_v<ImageTransform>> kNames = {
     "resize",
@@ -39,9 +36,14 @@ class Checker {
       return Invalid("channels",
                      absl::StrCat(spec_.channels, " (expected 1 for gray or 3 for RGB)"));
     }
-    if (spec_.max_pixels < 1 || spec_.max_pixels > kMaxMaxPixels) {
+    if (spec_.max_pixels < 1 || spec_.max_pixels > kMaxImagePixels) {
       return Invalid("max_pixels",
-                     absl::StrCat(spec_.max_pixels, " (expected 1 to ", kMaxMaxPixels, ")"));
+                     absl::StrCat(spec_.max_pixels, " (expected 1 to ", kMaxImagePixels, ")"));
+    }
+    if (spec_.transforms.size() > kMaxTransforms) {
+      return Invalid("transforms",
+                     absl::StrCat(spec_.transforms.size(), " transforms (expected at most ",
+                                  kMaxTransforms, ")"));
     }
     const std::string spec_where = where_;
     for (size_t i = 0; i < spec_.transforms.size(); ++i) {
@@ -56,6 +58,10 @@ class Checker {
                      "images of different sizes do not fit one tensor: add a center_crop, a "
                      "random_crop, a random_resized_crop, or a resize with height and width");
     }
+    if (const int64_t bytes = Bytes(*size_); bytes > kMaxImageRowBytes) {
+      return Invalid("transforms", absl::StrCat("make rows of ", bytes, " bytes (expected at most ",
+                                                kMaxImageRowBytes, ")"));
+    }
     return RowType{.type = is_float_ ? DataType::kFp32 : DataType::kUint8,
                    .shape = {spec_.channels, size_->height, size_->width}};
   }
@@ -67,11 +73,16 @@ class Checker {
 
   absl::Status CheckSides(absl::Span<const int64_t> sides) const {
     for (const int64_t side : sides) {
-      if (side < 1 || side > kMaxSide) {
-        return Invalid("size", absl::StrCat(side, " (expected 1 to ", kMaxSide, " pixels)"));
+      if (side < 1 || side > kMaxImageSide) {
+        return Invalid("size", absl::StrCat(side, " (expected 1 to ", kMaxImageSide, " pixels)"));
       }
     }
     return absl::OkStatus();
+  }
+
+  int64_t Bytes(ImageSize size) const {
+    return spec_.channels * size.height * size.width *
+           static_cast<int64_t>(DataTypeSize(is_float_ ? DataType::kFp32 : DataType::kUint8));
   }
 
   absl::Status SetSize(ImageSize size) {
@@ -80,6 +91,13 @@ class Checker {
                                           " pixels (max_pixels is ", spec_.max_pixels, ")"));
     }
     size_ = size;
+    made_bytes_ += Bytes(size);
+    if (made_bytes_ > kMaxImageRowBytes) {
+      return Invalid("size",
+                     absl::StrCat("makes images of ", size.height, " x ", size.width,
+                                  " pixels, with which the resizes and crops make ", made_bytes_,
+                                  " bytes per row (expected at most ", kMaxImageRowBytes, ")"));
+    }
     return absl::OkStatus();
   }
 
@@ -116,9 +134,9 @@ class Checker {
 
   absl::Status CheckOne(const RandomCrop& crop) {
     BRAID_RETURN_IF_ERROR(CheckSides({crop.height, crop.width}));
-    if (crop.padding < 0 || crop.padding > kMaxSide) {
+    if (crop.padding < 0 || crop.padding > kMaxImageSide) {
       return Invalid("padding",
-                     absl::StrCat(crop.padding, " (expected 0 to ", kMaxSide, " pixels)"));
+                     absl::StrCat(crop.padding, " (expected 0 to ", kMaxImageSide, " pixels)"));
     }
     const int64_t padded = 2 * crop.padding;
     if (size_.has_value() &&
@@ -177,6 +195,7 @@ class Checker {
   std::string where_;
   bool is_float_ = false;
   std::optional<ImageSize> size_;
+  int64_t made_bytes_ = 0;  // of the images of all resizes and crops so far
 };
 
 }  // namespace

@@ -128,9 +128,14 @@ void ResizeTo(const ImageView<T>& view, ImageSize size, Interpolation interpolat
 template <typename T>
 class Application {
  public:
+  // `made_bytes`: of the images that resizes have made for this row.
   Application(const ImageView<T>& view, int64_t max_pixels, RandomNumbers random,
-              TransformedImage& image)
-      : view_(view), max_pixels_(max_pixels), random_(random), image_(image) {}
+              int64_t& made_bytes, TransformedImage& image)
+      : view_(view),
+        max_pixels_(max_pixels),
+        random_(random),
+        made_bytes_(made_bytes),
+        image_(image) {}
 
   absl::Status operator()(const Resize& resize) {
     const ImageSize size = ResizedSize(resize, view_.size);
@@ -138,6 +143,12 @@ class Application {
       return absl::InvalidArgumentError(absl::StrCat(
           "would make an image of ", SizeText(size), ", which has ", size.height * size.width,
           " pixels (expected at most max_pixels, ", max_pixels_, ")"));
+    }
+    made_bytes_ += size.height * size.width * view_.channels * static_cast<int64_t>(sizeof(T));
+    if (made_bytes_ > kMaxImageRowBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "would make an image of ", SizeText(size), " pixels, with which the resizes make ",
+          made_bytes_, " bytes (expected at most ", kMaxImageRowBytes, ")"));
     }
     ResizeTo(view_, size, resize.interpolation, image_);
     return absl::OkStatus();
@@ -251,6 +262,7 @@ class Application {
   const ImageView<T> view_;
   const int64_t max_pixels_;
   RandomNumbers random_;
+  int64_t& made_bytes_;
   TransformedImage& image_;
 };
 
@@ -312,7 +324,7 @@ ImageTransforms::ImageTransforms(const ImageSpec& image) : image_(image) {
 }
 
 absl::Status ImageTransforms::ApplyStep(const Step& step, const DecodeSeed& seed, int64_t row,
-                                        TransformedImage& image) const {
+                                        int64_t& made_bytes, TransformedImage& image) const {
   if (const auto* table = std::get_if<Lookup>(&step.operation)) {
     Look(**table, image);
     return absl::OkStatus();
@@ -321,9 +333,10 @@ absl::Status ImageTransforms::ApplyStep(const Step& step, const DecodeSeed& seed
   const absl::Status status = std::visit(
       [&](const auto& view) {
         using T = typename std::decay_t<decltype(view)>::Element;
-        return std::visit(Application<T>(view, image_.max_pixels,
-                                         RandomNumbers(seed, row, step.transform), image),
-                          transform);
+        return std::visit(
+            Application<T>(view, image_.max_pixels, RandomNumbers(seed, row, step.transform),
+                           made_bytes, image),
+            transform);
       },
       // A copy, because the transform replaces the image.
       std::variant(image.view));
@@ -339,8 +352,9 @@ absl::Status ImageTransforms::Apply(Pixels& pixels, const DecodeSeed& seed, int6
   TransformedImage image = {
       PackedView<uint8_t>(pixels.data(), {pixels.height(), pixels.width()}, pixels.channels()),
       nullptr};
+  int64_t made_bytes = 0;
   for (const Step& step : steps_) {
-    BRAID_RETURN_IF_ERROR(ApplyStep(step, seed, row, image));
+    BRAID_RETURN_IF_ERROR(ApplyStep(step, seed, row, made_bytes, image));
   }
   if (last_ != nullptr) {
     WriteChw(std::get<ImageView<uint8_t>>(image.view), static_cast<float*>(out),

@@ -35,8 +35,8 @@ class ImageTransforms {
   explicit ImageTransforms(const ImageSpec& image);
 
   // Transforms `pixels` and writes the row, [channels, height, width], to `out`. INVALID_ARGUMENT
-  // for an image that is too small for a random_crop, or whose resize exceeds max_pixels. Throws
-  // LibTorch's errors if there is no memory.
+  // for an image that is too small for a random_crop, or whose resizes exceed max_pixels or
+  // kMaxImageRowBytes. Throws LibTorch's errors if there is no memory.
   absl::Status Apply(Pixels& pixels, const DecodeSeed& seed, int64_t row, void* out) const;
 
  private:
@@ -47,7 +47,7 @@ class ImageTransforms {
     std::variant<ImageTransform, Lookup> operation;
   };
 
-  absl::Status ApplyStep(const Step& step, const DecodeSeed& seed, int64_t row,
+  absl::Status ApplyStep(const Step& step, const DecodeSeed& seed, int64_t row, int64_t& made_bytes,
                          TransformedImage& image) const;
 
   ImageSpec image_;

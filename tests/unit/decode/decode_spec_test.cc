@@ -121,6 +121,12 @@ TEST(DecodeSpecTest, RejectsInvalidFieldsOfImages) {
             "expected a 64-bit integer"},
            {R"({"resize": {"size": [65535, 65535]}})", "[0].resize.size",
             "makes images of 65535 x 65535 pixels (max_pixels is 100000000)"},
+           {R"({"center_crop": {"size": [9459, 9460]}})", "[0].center_crop.size",
+            "which the resizes and crops make 268446420 bytes per row (expected at most 268435456"},
+           {R"({"to_float": {}}, {"resize": {"size": [4000, 4001]}}, {"resize": {"size": 4002}})",
+            "[2].resize.size", "bytes per row (expected at most 268435456)"},
+           {R"({"center_crop": {"size": 5000}}, {"to_float": {}})", "",
+            "make rows of 300000000 bytes (expected at most 268435456)"},
            {R"({"resize": {"size": 2, "interpolation": "lanczos"}})", "[0].resize.interpolation",
             R"(expected "bilinear", "nearest" or "bicubic")"},
            {R"({"center_crop": {"size": [1, 2, 3]}})", "[0].center_crop.size", "3 numbers"},
@@ -161,6 +167,16 @@ TEST(DecodeSpecTest, RejectsInvalidFieldsOfImages) {
               RefusesField("decode.image.channels", HasSubstr("4 (expected 1 for gray or 3")));
   EXPECT_THAT(Parse(R"({"image": {"max_pixels": 0}})"),
               RefusesField("decode.image.max_pixels", HasSubstr("0 (expected 1 to")));
+  EXPECT_THAT(
+      Parse(R"({"image": {"max_pixels": 1000000001}})"),
+      RefusesField("decode.image.max_pixels", HasSubstr("1000000001 (expected 1 to 1000000000)")));
+  std::string many = R"({"center_crop": {"size": 2}})";
+  for (int i = 0; i < 16; ++i) {
+    many += R"(, {"random_horizontal_flip": {}})";
+  }
+  EXPECT_THAT(
+      ParseTransforms(many),
+      RefusesField("decode.image.transforms", HasSubstr("17 transforms (expected at most 16)")));
   EXPECT_THAT(Parse(R"({"image": {"transforms": {}}})"),
               RefusesField("decode.image.transforms", HasSubstr("expected a list")));
 }
@@ -178,6 +194,7 @@ TEST(DecodeSpecTest, RejectsInvalidFieldsOfTexts) {
            {R"({"tokenizer": ""})", "decode.tokenizer"},
            {R"({"tokenizer": 3})", "decode.tokenizer"},
            {R"({"tokenizer": "t", "max_length": -1})", "decode.max_length"},
+           {R"({"tokenizer": "t", "max_length": 1048577})", "decode.max_length"},
            {R"({"tokenizer": "t", "truncate": true})", "decode.truncate"},
            {R"({"tokenizer": "t", "pad_to_max_length": true})", "decode.pad_to_max_length"},
            {R"({"tokenizer": "t", "pad_token": -2})", "decode.pad_token"},

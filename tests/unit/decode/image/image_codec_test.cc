@@ -130,6 +130,12 @@ TEST(ImageCodecTest, RejectsLargeImagesBeforeDecodingThem) {
   }
 }
 
+TEST(ImageCodecTest, RejectsLongSides) {
+  EXPECT_THAT(
+      StatusOfDecoding(LongPngFile()),
+      StatusIs(kInvalid, HasSubstr("image of 65536 x 1 pixels (expected at most 65535 x 65535)")));
+}
+
 TEST(ImageCodecTest, RejectsJpegOfTooManyScans) {
   std::string file = ProgressiveJpegFile();
   const size_t last = file.rfind("\xFF\xDA");

@@ -263,6 +263,28 @@ absl::Status CheckFirstRow(const DatasetOptions& options, const Dataset& dataset
   return CheckFirstRowOf(options, dataset, dataset.target_columns, "targets");
 }
 
+absl::Status CheckBatchMemory(const Dataset& dataset, int64_t batch_size, int64_t memory,
+                              absl::string_view field) {
+  int64_t row_bytes = 0;
+  for (const auto* const tensors : {&dataset.input_columns, &dataset.target_columns}) {
+    for (const TensorColumn& tensor : *tensors) {
+      if (tensor.decoder != nullptr) {
+        for (const Decoder::Output& output : tensor.decoder->outputs()) {
+          row_bytes += static_cast<int64_t>(RowBytes(output.row).value_or(0));
+        }
+      }
+    }
+  }
+  const int64_t rows = std::min(batch_size, dataset.source->KnownRows().value_or(batch_size));
+  if (row_bytes == 0 || rows <= memory / 2 / row_bytes) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(field, ": ", batch_size, " (", rows, " decoded rows of ", row_bytes,
+                   " bytes take more than half of the host's free memory, ", memory,
+                   " bytes; expected at most ", memory / 2 / row_bytes, " rows)"));
+}
+
 CopyProgress LogCopying(JobContext* context) {
   return [context, next = absl::InfinitePast()](int64_t bytes, int64_t total) mutable {
     if (context->stop() != JobStop::kNone) {

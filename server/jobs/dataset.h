@@ -94,4 +94,10 @@ CopyProgress LogCopying(JobContext* context);
 // field. OK if no column is decoded.
 absl::Status CheckFirstRow(const DatasetOptions& options, const Dataset& dataset);
 
+// RESOURCE_EXHAUSTED naming `field` if a batch of `batch_size` decoded rows, or of all rows if
+// there are fewer, takes more than half of `memory`, in bytes: another batch is decoded ahead. Rows
+// of unknown size, such as texts of any length, are not counted.
+absl::Status CheckBatchMemory(const Dataset& dataset, int64_t batch_size, int64_t memory,
+                              absl::string_view field);
+
 }  // namespace braid

@@ -113,6 +113,7 @@ class BatchCutter {
 struct StreamData {
   const DatasetInput::Options& options;
   const std::vector<TensorColumn>& inputs;  // with their decoders
+  const JobContext& context;
 
   absl::Status InData(const absl::Status& status) const {
     return InField(options.data.path_field, status);
@@ -202,6 +203,9 @@ class DecodeTask final : public LoadAhead<DecodedRows>::Task {
   int parts() const override { return parts_; }
 
   absl::Status Run(int part) override {
+    if (data_.context.stop() != JobStop::kNone) {
+      return absl::CancelledError("stopped while rows were decoded");
+    }
     Part& own = results_[static_cast<size_t>(part)];
     const int64_t begin = parts_ == 1 ? 0 : part * kPartRows;
     const int64_t end =
@@ -400,6 +404,7 @@ absl::StatusOr<int64_t> DatasetInput::Rows(JobContext* context, std::string* ide
                          OpenDataset(options_.data, directories_, LogCopying(context)));
   BRAID_RETURN_IF_ERROR(CheckSameData(options_.data, dataset, identity));
   BRAID_RETURN_IF_ERROR(CheckKept(dataset.source->columns(), options_.keep));
+  context_ = context;
   source_ = std::move(dataset.source);
   identity_ = source_->KeepsFiles() ? "" : source_->Identity();
   inputs_ = std::move(dataset.input_columns);
@@ -425,7 +430,7 @@ absl::StatusOr<std::unique_ptr<RowStream>> DatasetInput::Open(int64_t first_row)
   if (!scan.ok()) {
     return InField(options_.data.path_field, scan.status());
   }
-  const StreamData data{options_, inputs_};
+  const StreamData data{options_, inputs_, *context_};
   const bool decodes = std::ranges::any_of(
       inputs_, [](const TensorColumn& input) { return input.decoder != nullptr; });
   if (decodes) {

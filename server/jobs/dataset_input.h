@@ -18,7 +18,7 @@ namespace braid {
 // Streams the rows in their order, a few batches of about 16 MiB ahead. Joins small batches, for
 // example of many files, unless their lists have different lengths. InputRows::kept is an
 // arrow::RecordBatch. Rows with encoded bytes are decoded by a thread per core, three requests of
-// at most 64 MiB ahead.
+// at most 64 MiB ahead, until the job must stop: the stream's error is then CANCELLED.
 class DatasetInput final : public InputSource {
  public:
   struct Options {
@@ -44,6 +44,7 @@ class DatasetInput final : public InputSource {
   const Options options_;
   const DataDirectories directories_;
   // Set by Rows().
+  const JobContext* context_ = nullptr;
   std::unique_ptr<DataSource> source_;
   std::string identity_;              // of the source; empty if it keeps its files open
   std::vector<TensorColumn> inputs_;  // with their decoders

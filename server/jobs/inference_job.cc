@@ -82,6 +82,9 @@ absl::Status InferenceJob::Score(JobContext* context, int64_t first_row) {
       BRAID_RETURN_IF_ERROR(SetDurable(context, durable));
     }
     absl::StatusOr<std::optional<InputRows>> read = stream->Next(model_->request_rows());
+    if (absl::IsCancelled(read.status()) && context->stop() != JobStop::kNone) {
+      break;
+    }
     if (!read.ok()) {
       BRAID_RETURN_IF_ERROR(input_->CheckUnchanged());  // A change is the cause of such errors.
       return read.status();

@@ -18,7 +18,7 @@ enum class JobStop {
   kDrain,   // the server ends; the job continues after its next start
 };
 
-// Services of the scheduler for one running job. Used by the job's thread.
+// Services of the scheduler for one running job. Used by the job's thread; stop() by any.
 class JobContext {
  public:
   virtual ~JobContext() = default;

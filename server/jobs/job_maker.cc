@@ -15,6 +15,7 @@
 #include "server/base/wait_for.h"
 #include "server/data/batch_loader.h"
 #include "server/data/data_paths.h"
+#include "server/devices/host_memory.h"
 #include "server/jobs/check_columns.h"
 #include "server/jobs/dataset_input.h"
 #include "server/jobs/file_output.h"
@@ -205,6 +206,8 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
   BRAID_RETURN_IF_ERROR(opened.status());
   const Dataset& data = *opened;
   BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, data, config));
+  BRAID_RETURN_IF_ERROR(CheckBatchMemory(data, spec.plan.batch_size, ReachableHostBytes("/"),
+                                         "spec.train.batch_size"));
   BRAID_RETURN_IF_ERROR(CheckFirstRow(training, data));
   BRAID_ASSIGN_OR_RETURN(const JobProgress totals, Totals(spec, data.source->KnownRows()));
   BRAID_RETURN_IF_ERROR(CheckCycle(spec.trainer.schedule, totals.total_steps));
@@ -223,6 +226,9 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
     }
     BRAID_RETURN_IF_ERROR(evaluation.status());
     BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, *evaluation, config));
+    BRAID_RETURN_IF_ERROR(CheckBatchMemory(*evaluation, spec.evaluation->batch_size,
+                                           ReachableHostBytes("/"),
+                                           "spec.train.evaluation.batch_size"));
     BRAID_RETURN_IF_ERROR(CheckFirstRow(options, *evaluation));
   }
   return totals;

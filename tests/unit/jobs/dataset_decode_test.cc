@@ -265,6 +265,27 @@ TEST_F(DatasetDecodeTest, NoticesThatAFolderOfImagesChanges) {
   EXPECT_THAT(input.CheckUnchanged(), changed);
 }
 
+TEST_F(DatasetDecodeTest, DecodesNoMoreRowsWhenTheJobMustStop) {
+  DatasetInput input({MakeOptions(), {}}, Directories());
+  std::string identity;
+  EXPECT_THAT(input.Rows(&context_, &identity), IsOk());
+  context_.decide_stop = [](const JobProgress&) { return JobStop::kCancel; };
+  EXPECT_THAT(input.Open(0).value()->Next(4),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+}
+
+TEST_F(DatasetDecodeTest, ChecksTheMemoryOfABatch) {
+  const Dataset dataset = OpenDataset(MakeOptions(), Directories()).value();
+  // A row has 12 bytes.
+  EXPECT_THAT(CheckBatchMemory(dataset, 10, 240, "batch_size"), IsOk());
+  EXPECT_THAT(
+      CheckBatchMemory(dataset, 10, 239, "batch_size"),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               "batch_size: 10 (10 decoded rows of 12 bytes take more than half of the host's free "
+               "memory, 239 bytes; expected at most 9 rows)"));
+  EXPECT_THAT(CheckBatchMemory(dataset, 1'000'000, 24 * kRows, "batch_size"), IsOk());
+}
+
 TEST_F(DatasetDecodeTest, FurtherTensorsOfADecoderFeedInputs) {
   config_.inputs[0].decoder = std::make_shared<const NumberDecoder>("mask");
   const DatasetOptions options = MakeOptions();

@@ -36,8 +36,8 @@ class SkippedRows {
   std::map<int64_t, int64_t> rows_;  // up to each position
 };
 
-// Writes one line for each left-out row into a job's log, for the first rows. A row that is left out
-// again, in a later epoch, has no further line. Thread-compatible.
+// Writes one line for each left-out row into a job's log, for the first rows. A row that is left
+// out again, in a later epoch, has no further line. Thread-compatible.
 class SkippedRowLog {
  public:
   static constexpr size_t kMaxLines = 100;

@@ -85,8 +85,7 @@ TEST(DataPathTest, NamesAllDirectoriesOfAMissingFile) {
       StatusIs(absl::StatusCode::kNotFound,
                HasSubstr("'x' does not exist (expected a file or directory in " + a + ")")));
   EXPECT_THAT(ResolveDataPath("x", {a, b}, "path"),
-              StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("in " + a + " or " + b + ")")));
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("in " + a + " or " + b + ")")));
 }
 
 TEST(DataPathTest, WithoutRootsNamesTheFlags) {

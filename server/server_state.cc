@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "server/base/version.h"
 #include "server/jobs/job_state.h"
-#include "server/jobs/job_store.h"
+#include "server/jobs/store/job_store.h"
 
 namespace braid {
 namespace {

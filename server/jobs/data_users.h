@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/jobs/job_spec.h"
-#include "server/jobs/job_store.h"
+#include "server/jobs/store/job_store.h"
 
 namespace braid {
 

@@ -19,8 +19,8 @@
 #include "server/base/clock.h"
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
-#include "server/jobs/job_store.h"
 #include "server/jobs/running_job.h"
+#include "server/jobs/store/job_store.h"
 
 namespace braid {
 

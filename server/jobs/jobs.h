@@ -14,7 +14,7 @@
 #include "server/jobs/job_maker.h"
 #include "server/jobs/job_scheduler.h"
 #include "server/jobs/job_spec.h"
-#include "server/jobs/job_store.h"
+#include "server/jobs/store/job_store.h"
 #include "server/training/trainer/publisher.h"
 #include "server/training/trainer/trainer_registry.h"
 

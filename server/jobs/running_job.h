@@ -13,7 +13,7 @@
 #include "server/base/clock.h"
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
-#include "server/jobs/job_store.h"
+#include "server/jobs/store/job_store.h"
 
 namespace braid {
 

@@ -140,6 +140,9 @@ class Channel:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
+            # The client retries by itself. gRPC's own retries can lose a call that starts while the
+            # server closes the connection: it never ends, not even at its deadline.
+            ("grpc.enable_retries", 0),
         ]
         credentials = security.credentials()
         self._channel = (

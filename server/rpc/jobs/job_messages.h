@@ -8,7 +8,7 @@
 #include "braid/v1/job.pb.h"
 #include "server/jobs/job_record.h"
 #include "server/jobs/job_spec.h"
-#include "server/jobs/job_store.h"
+#include "server/jobs/store/job_store.h"
 
 namespace braid {
 

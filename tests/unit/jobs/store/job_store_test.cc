@@ -1,4 +1,4 @@
-#include "server/jobs/job_store.h"
+#include "server/jobs/store/job_store.h"
 
 #include <cmath>
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/jobs/sqlite.h"
+#include "server/jobs/store/sqlite.h"
 #include "tests/fakes/manual_clock.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"

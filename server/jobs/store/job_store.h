@@ -19,7 +19,7 @@
 #include "absl/types/span.h"
 #include "server/base/clock.h"
 #include "server/jobs/job_record.h"
-#include "server/jobs/sqlite.h"
+#include "server/jobs/store/sqlite.h"
 
 namespace braid {
 

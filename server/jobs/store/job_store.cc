@@ -1,4 +1,4 @@
-#include "server/jobs/job_store.h"
+#include "server/jobs/store/job_store.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

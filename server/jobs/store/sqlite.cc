@@ -1,4 +1,4 @@
-#include "server/jobs/sqlite.h"
+#include "server/jobs/store/sqlite.h"
 
 #include <sqlite3.h>
 

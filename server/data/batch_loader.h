@@ -37,7 +37,7 @@ class BatchLoader {
     // Limit on the bytes of batches that are loaded or being loaded ahead, of which there are at
     // most 64. One batch is always allowed.
     size_t max_bytes = size_t{64} << 20;
-    // Of random transforms of the decoders.
+    // Seed of the decoders' random transforms.
     uint64_t seed = 0;
     // Leaves out rows that cannot be decoded. False: they are errors.
     bool skip_unreadable = false;
@@ -48,7 +48,7 @@ class BatchLoader {
     int64_t epoch = 0;
     // Position of the first row in the epoch.
     int64_t position = 0;
-    // Those of RowStore::Gather().
+    // Tensors of the rows, as RowStore::Gather() returns them.
     std::vector<HostTensor> tensors;
     // Rows that were left out.
     std::vector<SkippedRow> skipped;

@@ -50,8 +50,8 @@ std::optional<struct stat> Stat(const std::string& path) {
 
 bool Exists(const std::string& path) { return Stat(path).has_value(); }
 
-// Adds the files below `path`, which is relative to `root`. Does not follow links. Skips what
-// disappears meanwhile, and folders that may not be read, such as lost+found.
+// Adds the files below `path`, which is relative to `root`. Does not follow links. Skips
+// files that are deleted during the call, and folders that may not be read, such as lost+found.
 absl::Status AddFiles(const std::string& root, const std::string& path, FoundFiles* files) {
   const std::string absolute = path.empty() ? root : absl::StrCat(root, "/", path);
   const auto status = Stat(absolute);

@@ -127,7 +127,7 @@ class DecodeWork {
     }
     const absl::MutexLock lock(&mu_);
     busy_ += absl::Now() - start;
-    // Of several errors, keeps that of the first row.
+    // Keeps the error of the first row.
     if (!status.ok() && (error_.ok() || p < error_part_)) {
       error_ = std::move(status);
       error_part_ = p;

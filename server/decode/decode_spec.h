@@ -15,7 +15,7 @@ namespace braid {
 constexpr int64_t kMaxImageSide = 65'535;  // pixels, of decoded and transformed images
 constexpr int64_t kMaxImagePixels = 1'000'000'000;
 constexpr int64_t kMaxTransforms = 16;
-// Of a row, and of all images that its resizes and crops make.
+// Limit on the bytes of a row, and of all images together that its resizes and crops make.
 constexpr int64_t kMaxImageRowBytes = int64_t{256} << 20;
 constexpr int64_t kMaxTextTokens = int64_t{1} << 20;
 

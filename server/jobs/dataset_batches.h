@@ -71,8 +71,8 @@ class DatasetBatches final : public BatchSource {
 
   // Set by Rows().
   size_t inputs_ = 0;  // tensors of a batch that are inputs
-  // Of the source. Empty: arrays, whose reads check the files, or a copy of objects, which does not
-  // change.
+  // Identity of the source. Empty for arrays, whose reads check the files, and for a copy of
+  // objects, which does not change.
   std::string packed_identity_;
   // Null before Rows(). The source keeps the copy of objects.
   std::unique_ptr<DataSource> source_;

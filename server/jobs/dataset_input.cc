@@ -109,7 +109,7 @@ class BatchCutter {
   Batch rest_;  // of the last batch of the scan
 };
 
-// What the streams read.
+// Options and columns that both kinds of streams use.
 struct StreamData {
   const DatasetInput::Options& options;
   const std::vector<TensorColumn>& inputs;  // with their decoders

@@ -47,8 +47,8 @@ class ObjectCopies {
   // Returns the copy of the object at `path` ("bucket/key"), or of the objects below it, in their
   // current state. Skips objects if a part of their name starts with '.'. Copies missing
   // objects, up to 8 parts at a time. To make room, removes sets that are not in use, the least
-  // recently used first. ABORTED if an object changes meanwhile; RESOURCE_EXHAUSTED if the objects,
-  // together with the sets in use, exceed the limit; errors of ObjectStore.
+  // recently used first. ABORTED if an object changes during the call; RESOURCE_EXHAUSTED if the
+  // objects, together with the sets in use, exceed the limit; errors of ObjectStore.
   absl::StatusOr<std::shared_ptr<const CopiedSet>> Copy(const std::string& path,
                                                         const CopyProgress& progress)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -87,7 +87,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
     BRAID_ASSIGN_OR_RETURN(ticket_, rpc.admission->Admit(bytes, caller_.client()));
     return absl::OkStatus();
   }
-  // Of the admitted call.
+  // Returns the ticket of the admitted call.
   Ticket* ticket() { return &ticket_; }
   const Caller& caller() const { return caller_; }
   CallFacts& facts() { return record_.facts(); }

@@ -167,7 +167,7 @@ def _requests(
 ) -> Iterator[bytes]:
     """Yields the serialized requests with the pieces that the server does not have."""
     request = DATA["PutDataset"].request
-    # Also names the upload if nothing is left to send.
+    # Names the upload, even if the server already has all bytes.
     yield request(upload=started.upload).SerializeToString()
     done = sum(started.received_bytes)
     for index, file in enumerate(files):

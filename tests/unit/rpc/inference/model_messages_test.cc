@@ -60,7 +60,7 @@ TEST(FillMetadataTest, DecodedInputsAreBytes) {
   FillMetadata(config, {3}, &response);
   EXPECT_EQ(response.inputs(0).datatype(), "BYTES");
   EXPECT_THAT(response.inputs(0).shape(), ElementsAre(-1, 1));
-  // Of the tensor, so that a client can send the configuration back.
+  // The configuration has the tensor's datatype, so that a client can send it back.
   inference::ModelConfig message;
   FillConfig(config, &message);
   EXPECT_EQ(message.input(0).data_type(), inference::TYPE_FP32);

@@ -9,14 +9,14 @@ namespace braid {
 
 void UploadStream::OnRequest() {
   if (const absl::Status status = Check(); !status.ok()) {
-    End(status);
+    Fail(status);
     return;
   }
   context_.files->Post([this, alive = self()] {
     if (const absl::Status status = Write(); status.ok()) {
       Next();
     } else {
-      End(status);
+      Fail(status);
     }
   });
 }
@@ -26,7 +26,18 @@ void UploadStream::OnLast() {
     EndLast(status);
     return;
   }
-  context_.changes->Post([this, alive = self()] { End(Serve()); });
+  context_.changes->Post([this, alive = self()] {
+    if (const absl::Status status = Serve(); status.ok()) {
+      End(status);
+    } else {
+      Fail(status);
+    }
+  });
+}
+
+void UploadStream::Fail(const absl::Status& status) {
+  upload_.reset();
+  End(status);
 }
 
 absl::Status UploadStream::Check() {

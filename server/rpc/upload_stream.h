@@ -40,6 +40,8 @@ class UploadStream final : public RequestStream<braid::v1::UploadVersionRequest>
   absl::Status CheckLast();
   // Stores and serves the version.
   absl::Status Serve();
+  // Ends the call with an error, after the files that were written are removed.
+  void Fail(const absl::Status& status);
 
   const UploadContext& context_;
   braid::v1::UploadVersionResponse* const response_;

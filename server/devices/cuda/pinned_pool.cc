@@ -20,8 +20,12 @@ struct PinnedPool::Block {
   size_t size;          // index in free_
   c10::DataPtr memory;  // one page longer than the data, which is page-aligned
   void* data;
-  Block* next = nullptr;  // next free block
+  std::unique_ptr<Block> next;  // next free block
 };
+
+PinnedPool::PinnedPool(LockPages lock_pages) : lock_pages_(std::move(lock_pages)) {}
+
+PinnedPool::~PinnedPool() = default;
 
 c10::DataPtr PinnedPool::allocate(size_t bytes) {
   const c10::Device cpu(c10::kCPU);
@@ -30,42 +34,45 @@ c10::DataPtr PinnedPool::allocate(size_t bytes) {
   }
   const auto size = static_cast<size_t>(std::bit_width((bytes - 1) / kPage));
   TORCH_CHECK(size < kSizes, "out of host memory: cannot allocate ", bytes, " bytes");
-  Block* block = Take(size);
+  std::unique_ptr<Block> block = Take(size);
   if (block == nullptr) {
     block = Make(size);
   }
-  return {block->data, block, &PinnedPool::Free, cpu};
+  void* const data = block->data;
+  return {data, block.release(), &PinnedPool::Free, cpu};
 }
 
 void PinnedPool::copy_data(void* destination, const void* source, size_t bytes) const {
   default_copy_data(destination, source, bytes);
 }
 
-PinnedPool::Block* PinnedPool::Take(size_t size) {
+std::unique_ptr<PinnedPool::Block> PinnedPool::Take(size_t size) {
   const absl::MutexLock lock(&mu_);
-  Block* const first = free_[size];
+  std::unique_ptr<Block> first = std::move(free_[size]);
   if (first != nullptr) {
-    free_[size] = first->next;
+    free_[size] = std::move(first->next);
   }
   return first;
 }
 
-PinnedPool::Block* PinnedPool::Make(size_t size) {
+std::unique_ptr<PinnedPool::Block> PinnedPool::Make(size_t size) {
   const size_t bytes = kPage << size;
   auto block = std::make_unique<Block>(
-      Block{this, size, c10::GetCPUAllocator()->allocate(bytes + kPage), nullptr});
+      Block{this, size, c10::GetCPUAllocator()->allocate(bytes + kPage), nullptr, nullptr});
   const auto start = reinterpret_cast<uintptr_t>(block->memory.get());
   block->data = reinterpret_cast<void*>((start + kPage - 1) / kPage * kPage);
   const absl::Status locked = lock_pages_(block->data, bytes);
   TORCH_CHECK(locked.ok(), locked.message());
-  return block.release();
+  return block;
 }
 
 void PinnedPool::Free(void* data) {
-  auto* const block = static_cast<Block*>(data);
-  const absl::MutexLock lock(&block->pool->mu_);
-  block->next = block->pool->free_[block->size];
-  block->pool->free_[block->size] = block;
+  std::unique_ptr<Block> block(static_cast<Block*>(data));
+  PinnedPool* const pool = block->pool;
+  const absl::MutexLock lock(&pool->mu_);
+  std::unique_ptr<Block>& first = pool->free_[block->size];
+  block->next = std::move(first);
+  first = std::move(block);
 }
 
 }  // namespace braid

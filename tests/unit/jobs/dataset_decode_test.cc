@@ -95,9 +95,9 @@ TEST_F(DatasetDecodeTest, StreamsReadableRowsInOrderFromAnyRow) {
       for (const InputRows& rows : Read(first, max_rows)) {
         EXPECT_LE(rows.count, max_rows);
         skipped += rows.skipped.size();
-        const auto& kept = *static_cast<const arrow::RecordBatch*>(rows.kept.get());
+        const auto* kept = static_cast<const arrow::RecordBatch*>(rows.kept.get());
         for (int64_t r = 0; r < rows.count; ++r) {
-          ids.push_back(Int64s(kept, "id")[static_cast<size_t>(r)]);
+          ids.push_back(Int64s(*kept, "id")[static_cast<size_t>(r)]);
           EXPECT_EQ(ValuesOf<float>(rows.inputs.at(0))[static_cast<size_t>(3 * r)],
                     static_cast<float>(10 * ids.back()));
         }

@@ -241,8 +241,8 @@ TEST_F(SubmitRequestTest, ACancelledRequestIsNotDecodedFurther) {
   MakeQueue(1, /*ordered=*/false, [&](absl::Span<const EncodedRow> rows) {
     if (rows[0].row == 0) {
       started.Notify();
-      go_on.WaitForNotification();
     }
+    go_on.WaitForNotification();  // on all threads
   });
   Call call;
   AddRows("x", std::vector<std::string>(100, "a"), &call.request);

@@ -1,5 +1,6 @@
 #include "server/decode/decode_spec.h"
 
+#include <array>
 #include <limits>
 #include <string>
 #include <utility>
@@ -20,9 +21,40 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Returns true for a value that is not nested: a primitive, or a list of them.
+bool IsFlat(const Json& json) {
+  return json.is_primitive() || (json.is_array() && absl::c_all_of(json, [](const Json& item) {
+                                   return item.is_primitive();
+                                 }));
+}
+
+// Returns a value for messages. Nested values, whose text may be long, are described.
+std::string Shown(const Json& json) {
+  if (json.is_primitive()) {
+    return std::string(Excerpt(json.dump()));
+  }
+  if (IsFlat(json)) {
+    const auto append = [](std::string* out, const Json& item) { *out += item.dump(); };
+    return absl::StrCat("[", Excerpt(absl::StrJoin(json, ", ", append)), "]");
+  }
+  if (!json.is_object()) {
+    return "a nested list";
+  }
+  std::vector<std::string> keys;
+  for (const auto& entry : json.items()) {
+    keys.push_back(entry.key());
+  }
+  return keys.empty() ? "{}" : absl::StrCat("an object with ", SomeNames(keys));
+}
+
+// INVALID_ARGUMENT for a value of another type or length.
+absl::Status Unexpected(const std::string& where, const Json& json, absl::string_view expected) {
+  return InvalidField(where, absl::StrCat(Shown(json), " (expected ", expected, ")"));
+}
+
 absl::Status Parse(const Json& json, const std::string& where, bool& value) {
   if (!json.is_boolean()) {
-    return InvalidField(where, "expected true or false");
+    return Unexpected(where, json, "true or false");
   }
   value = json.get<bool>();
   return absl::OkStatus();
@@ -32,7 +64,7 @@ absl::Status Parse(const Json& json, const std::string& where, int64_t& value) {
   if (!json.is_number_integer() ||
       (json.is_number_unsigned() &&
        json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})) {
-    return InvalidField(where, "expected a 64-bit integer");
+    return Unexpected(where, json, "a 64-bit integer");
   }
   value = json.get<int64_t>();
   return absl::OkStatus();
@@ -40,7 +72,7 @@ absl::Status Parse(const Json& json, const std::string& where, int64_t& value) {
 
 absl::Status Parse(const Json& json, const std::string& where, double& value) {
   if (!json.is_number()) {
-    return InvalidField(where, "expected a number");
+    return Unexpected(where, json, "a number");
   }
   value = json.get<double>();
   return absl::OkStatus();
@@ -48,7 +80,7 @@ absl::Status Parse(const Json& json, const std::string& where, double& value) {
 
 absl::Status Parse(const Json& json, const std::string& where, std::string& value) {
   if (!json.is_string()) {
-    return InvalidField(where, "expected a string");
+    return Unexpected(where, json, "a string");
   }
   value = json.get<std::string>();
   return absl::OkStatus();
@@ -62,7 +94,7 @@ absl::Status Parse(const Json& json, const std::string& where, Interpolation& va
   } else if (json == "bicubic") {
     value = Interpolation::kBicubic;
   } else {
-    return InvalidField(where, R"(expected "bilinear", "nearest" or "bicubic")");
+    return Unexpected(where, json, R"("bilinear", "nearest" or "bicubic")");
   }
   return absl::OkStatus();
 }
@@ -101,7 +133,7 @@ absl::Status Parse(const Json& json, const std::string& where, CropSize size) {
   std::vector<int64_t> sides;
   BRAID_RETURN_IF_ERROR(Parse(json, where, sides));
   if (sides.empty() || sides.size() > 2) {
-    return InvalidField(where, absl::StrCat(sides.size(), " numbers (expected 1 or 2)"));
+    return Unexpected(where, json, "an integer, or height and width");
   }
   size.height = sides.front();
   size.width = sides.back();
@@ -117,26 +149,26 @@ absl::Status Parse(const Json& json, const std::string& where, Range range) {
   std::vector<double> ends;
   BRAID_RETURN_IF_ERROR(Parse(json, where, ends));
   if (ends.size() != 2) {
-    return InvalidField(where, absl::StrCat(ends.size(), " numbers (expected 2)"));
+    return Unexpected(where, json, "two numbers, the lower one first");
   }
   range.min = ends.front();
   range.max = ends.back();
   return absl::OkStatus();
 }
 
-// Reads the fields of a JSON object. Keeps the first error.
+// Reads the fields of a JSON object. A field that is null is absent. Keeps the first error.
 class ObjectReader {
  public:
   ObjectReader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
     if (!json_.is_object()) {
-      status_ = InvalidField(where_, "expected an object");
+      status_ = Unexpected(where_, json_, "an object");
     }
   }
 
   template <typename Value>
   ObjectReader& Optional(const char* name, Value&& value) {
     known_.emplace_back(name);
-    if (status_.ok() && json_.contains(name)) {
+    if (status_.ok() && Has(name)) {
       status_ = Parse(json_.at(name), absl::StrCat(where_, ".", name), value);
     }
     return *this;
@@ -144,8 +176,8 @@ class ObjectReader {
 
   template <typename Value>
   ObjectReader& Required(const char* name, Value&& value) {
-    if (status_.ok() && !json_.contains(name)) {
-      status_ = InvalidField(absl::StrCat(where_, ".", name), "is required");
+    if (status_.ok() && !Has(name)) {
+      status_ = InvalidField(absl::StrCat(where_, ".", name), "missing (expected a value)");
     }
     return Optional(name, std::forward<Value>(value));
   }
@@ -161,15 +193,13 @@ class ObjectReader {
     }
     if (!unknown.empty()) {
       return InvalidField(where_, absl::StrCat("unknown fields ", SomeNames(unknown),
-                                               " (expected: ", NamesOr(known_), ")"));
+                                               " (expected: ", absl::StrJoin(known_, ", "), ")"));
     }
     return absl::OkStatus();
   }
 
  private:
-  static std::string NamesOr(const std::vector<std::string>& names) {
-    return names.empty() ? "none" : absl::StrJoin(names, ", ");
-  }
+  bool Has(const char* name) const { return json_.contains(name) && !json_.at(name).is_null(); }
 
   const Json& json_;
   const std::string where_;
@@ -225,35 +255,58 @@ absl::Status Read(const Json& json, std::string where, Normalize& normalize) {
       .Finish();
 }
 
-// Makes the first transform whose name is the key of `json`, which has one.
+// Argument that a transform may be written with alone: {"resize": 256}.
+const char* FirstArgument(const ImageTransform& transform) {
+  static constexpr auto kArguments = std::to_array(
+      {"size", "size", "size", "size", "p", "p", "scale", "mean"});  // in the variant's order
+  static_assert(kArguments.size() == std::variant_size_v<ImageTransform>);
+  return kArguments[transform.index()];
+}
+
+// Makes the transform `name`. `arguments`: an object, the first argument only, or null for none.
 template <size_t index = 0>
-absl::StatusOr<ImageTransform> ReadTransform(const Json& json, const std::string& where) {
+absl::StatusOr<ImageTransform> ReadTransform(const std::string& name, const Json& arguments,
+                                             const std::string& where) {
   if constexpr (index < std::variant_size_v<ImageTransform>) {
     std::variant_alternative_t<index, ImageTransform> transform;
-    const char* name = TransformName(transform);
-    if (!json.contains(name)) {
-      return ReadTransform<index + 1>(json, where);
+    if (name != TransformName(transform)) {
+      return ReadTransform<index + 1>(name, arguments, where);
     }
-    BRAID_RETURN_IF_ERROR(Read(json.at(name), absl::StrCat(where, ".", name), transform));
+    const std::string own = absl::StrCat(where, ".", name);
+    if (arguments.is_object()) {
+      BRAID_RETURN_IF_ERROR(Read(arguments, own, transform));
+      return transform;
+    }
+    Json object = Json::object();
+    if (!IsFlat(arguments)) {
+      return Unexpected(own, arguments, "an object with arguments");
+    }
+    if (!arguments.is_null()) {
+      object[FirstArgument(transform)] = arguments;
+    }
+    BRAID_RETURN_IF_ERROR(Read(object, own, transform));
     return transform;
   } else {
-    return InvalidField(where, absl::StrCat("unknown transform '", Excerpt(json.begin().key()),
-                                            "' (expected: ", TransformNames(), ")"));
+    return InvalidField(where, absl::StrCat("unknown transform '", Excerpt(name),
+                                            "' (expected one of ", TransformNames(), ")"));
   }
 }
 
 absl::Status Parse(const Json& json, const std::string& where,
                    std::vector<ImageTransform>& transforms) {
   if (!json.is_array()) {
-    return InvalidField(where, "expected a list of transforms");
+    return Unexpected(where, json, "a list of transforms");
   }
+  const Json none;
   for (size_t i = 0; i < json.size(); ++i) {
     const std::string item = absl::StrCat(where, "[", i, "]");
-    if (!json[i].is_object() || json[i].size() != 1) {
-      return InvalidField(item,
-                          R"(expected an object with one transform, such as {"to_float": {}})");
+    const bool is_name = json[i].is_string();
+    if (!is_name && (!json[i].is_object() || json[i].size() != 1)) {
+      return Unexpected(item, json[i], R"(one transform, such as {"resize": 256} or "to_float")");
     }
-    BRAID_ASSIGN_OR_RETURN(transforms.emplace_back(), ReadTransform(json[i], item));
+    const std::string name = is_name ? json[i].get<std::string>() : json[i].begin().key();
+    const Json& arguments = is_name ? none : json[i].front();
+    BRAID_ASSIGN_OR_RETURN(transforms.emplace_back(), ReadTransform(name, arguments, item));
   }
   return absl::OkStatus();
 }
@@ -262,8 +315,11 @@ absl::StatusOr<DecodeSpec> ReadSpec(const Json& json, absl::string_view field) {
   const std::string where(field);
   if (json.is_object() && json.contains("image")) {
     ImageSpec image;
-    if (json.size() != 1) {
-      return InvalidField(where, "has other fields next to \"image\" (expected only \"image\")");
+    for (const auto& entry : json.items()) {
+      if (entry.key() != "image") {
+        return InvalidField(where, absl::StrCat("'", Excerpt(entry.key()),
+                                                "' next to image (expected only image)"));
+      }
     }
     BRAID_RETURN_IF_ERROR(ObjectReader(json.at("image"), absl::StrCat(where, ".image"))
                               .Optional("channels", image.channels)
@@ -285,7 +341,7 @@ absl::StatusOr<DecodeSpec> ReadSpec(const Json& json, absl::string_view field) {
                               .Finish());
     return text;
   }
-  return InvalidField(field, R"(expected an object with "image" or "tokenizer")");
+  return Unexpected(where, json, R"(an object with "image" or "tokenizer")");
 }
 
 absl::Status CheckText(const TextSpec& spec, absl::string_view field) {
@@ -293,17 +349,18 @@ absl::Status CheckText(const TextSpec& spec, absl::string_view field) {
     return InvalidField(absl::StrCat(field, ".", name), what);
   };
   if (spec.tokenizer.empty()) {
-    return invalid("tokenizer", "is empty (expected the path of a tokenizer.json)");
+    return invalid("tokenizer", "'' (expected the path of a tokenizer.json)");
   }
   if (spec.max_length < 0 || spec.max_length > kMaxTextTokens) {
     return invalid("max_length",
                    absl::StrCat(spec.max_length, " (expected 0 to ", kMaxTextTokens, " tokens)"));
   }
   if (spec.truncate && spec.max_length == 0) {
-    return invalid("truncate", "needs a max_length of at least 1");
+    return invalid("truncate", "true without max_length (expected a max_length of at least 1)");
   }
   if (spec.pad_to_max_length && spec.max_length == 0) {
-    return invalid("pad_to_max_length", "needs a max_length of at least 1");
+    return invalid("pad_to_max_length",
+                   "true without max_length (expected a max_length of at least 1)");
   }
   if (spec.pad_token < -1) {
     return invalid("pad_token", absl::StrCat(spec.pad_token, " (expected a token, or -1)"));
@@ -316,7 +373,7 @@ absl::Status CheckText(const TextSpec& spec, absl::string_view field) {
 absl::StatusOr<DecodeSpec> ParseDecodeSpec(absl::string_view json, absl::string_view field) {
   const Json document = Json::parse(json, /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) {
-    return InvalidField(field, "invalid JSON");
+    return InvalidField(field, absl::StrCat("'", Excerpt(json), "' (expected JSON)"));
   }
   BRAID_ASSIGN_OR_RETURN(const DecodeSpec spec, ReadSpec(document, field));
   BRAID_RETURN_IF_ERROR(CheckDecodeSpec(spec, field));
@@ -330,14 +387,18 @@ absl::Status CheckDecodeSpec(const DecodeSpec& spec, absl::string_view field) {
   return ImageRow(std::get<ImageSpec>(spec), absl::StrCat(field, ".image")).status();
 }
 
-bool IsRandom(const DecodeSpec& spec) {
+absl::string_view RandomTransform(const DecodeSpec& spec) {
   const auto* image = std::get_if<ImageSpec>(&spec);
-  return image != nullptr && absl::c_any_of(image->transforms, [](const ImageTransform& transform) {
-           return std::holds_alternative<RandomCrop>(transform) ||
-                  std::holds_alternative<RandomResizedCrop>(transform) ||
-                  std::holds_alternative<RandomHorizontalFlip>(transform) ||
-                  std::holds_alternative<RandomVerticalFlip>(transform);
-         });
+  if (image == nullptr) {
+    return "";
+  }
+  const auto found = absl::c_find_if(image->transforms, [](const ImageTransform& transform) {
+    return std::holds_alternative<RandomCrop>(transform) ||
+           std::holds_alternative<RandomResizedCrop>(transform) ||
+           std::holds_alternative<RandomHorizontalFlip>(transform) ||
+           std::holds_alternative<RandomVerticalFlip>(transform);
+  });
+  return found == image->transforms.end() ? "" : TransformName(*found);
 }
 
 }  // namespace braid

@@ -101,16 +101,18 @@ struct TextSpec {
 
 using DecodeSpec = std::variant<ImageSpec, TextSpec>;
 
-// Reads the JSON form, with the fields above by name: {"image": {"channels": 3, "transforms":
-// [{"resize": {"size": [256]}}, {"center_crop": {"size": [224]}}, {"to_float": {}}, {"normalize":
-// {"mean": […], "std": […]}}]}} or {"tokenizer": "tokenizer.json", "max_length": 128}.
-// INVALID_ARGUMENT names the field, starting with `field`.
+// Reads the JSON form, with the fields above by name. Examples:
+//   {"image": {"transforms": [{"resize": 256}, {"center_crop": {"size": [224, 224]}}, "to_float"]}}
+//   {"tokenizer": "tokenizer.json", "max_length": 128}
+// A transform is a name with its arguments, {"resize": {"size": 256}}, with its first argument
+// only, {"resize": 256}, or without any, "to_float". Fields that are null have their defaults.
+// INVALID_ARGUMENT names the field, starting with `field`, and the value.
 absl::StatusOr<DecodeSpec> ParseDecodeSpec(absl::string_view json, absl::string_view field);
 
 // Checks the values, as ParseDecodeSpec() does. INVALID_ARGUMENT names the field.
 absl::Status CheckDecodeSpec(const DecodeSpec& spec, absl::string_view field);
 
-// Returns true if the result depends on a random number.
-bool IsRandom(const DecodeSpec& spec);
+// Returns the name of the first transform that depends on a random number; empty if none does.
+absl::string_view RandomTransform(const DecodeSpec& spec);
 
 }  // namespace braid

@@ -111,10 +111,11 @@ class DecoderMaker {
                                                         Excerpt(tensor.name), ")")))
                           : nullptr;
     }
-    if (IsRandom(*decode.spec)) {
+    if (const absl::string_view random = RandomTransform(*decode.spec); !random.empty()) {
       return InvalidField(absl::StrCat(field, ".evaluation_decode"),
-                          "missing (expected transforms that are not random, because those of "
-                          "decode are)");
+                          absl::StrCat("missing (expected transforms that are not random, because "
+                                       "decode has ",
+                                       random, ")"));
     }
     return MakeDecoder(*decode.spec, directories_, own_field);
   }

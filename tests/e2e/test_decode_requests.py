@@ -45,8 +45,8 @@ parameters { key: "row_independence" value { string_value: "assumed" } }
 IMAGE_DECODE = {
     "image": {
         "transforms": [
-            {"resize": {"size": [SIZE, SIZE]}},
-            {"to_float": {}},
+            {"resize": [SIZE, SIZE]},
+            "to_float",
             {"normalize": {"mean": MEAN, "std": STD}},
         ],
         "max_pixels": 1_000_000,
@@ -413,7 +413,7 @@ def test_a_reload_changes_the_decoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("decode", "reason"), [
     ({"image": {"transforms": [{"resize": {"size": [32, 32]}}]}}, "UINT8 .3, 32, 32. for 'image'"),
     ({"image": {"transforms": [{"to_float": {}}]}}, "transforms"),
-    ({"image": {"transforms": [{"random_crop": {"size": [32]}}]}}, "random transforms"),
+    ({"image": {"transforms": [{"random_crop": {"size": [32]}}]}}, "random_crop is random"),
     ({"tokenizer": "tokenizer.json"}, "no file 'tokenizer.json'"),
     ({"tokenizer": "tokenizer.json", "mask": "image"}, "mask: "),
 ])

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 
 namespace braid {
 namespace {
@@ -25,6 +26,12 @@ constexpr std::array<const char*, std::variant_size_v<ImageTransform>> kNames = 
     "random_vertical_flip",
     "to_float",
     "normalize"};
+
+// Returns the values for messages, such as "[1, 2, 3]".
+template <typename Value>
+std::string Shown(const std::vector<Value>& values) {
+  return absl::StrCat("[", Excerpt(absl::StrJoin(values, ", ")), "]");
+}
 
 // Follows an image through the transforms and checks each.
 class Checker {
@@ -87,8 +94,9 @@ class Checker {
 
   absl::Status SetSize(ImageSize size) {
     if (size.height * size.width > spec_.max_pixels) {
-      return Invalid("size", absl::StrCat("makes images of ", size.height, " x ", size.width,
-                                          " pixels (max_pixels is ", spec_.max_pixels, ")"));
+      return Invalid("size",
+                     absl::StrCat("makes images of ", size.height, " x ", size.width,
+                                  " pixels (expected at most max_pixels, ", spec_.max_pixels, ")"));
     }
     size_ = size;
     made_bytes_ += Bytes(size);
@@ -118,7 +126,8 @@ class Checker {
 
   absl::Status CheckOne(const Resize& resize) {
     if (resize.size.empty() || resize.size.size() > 2) {
-      return Invalid("size", absl::StrCat(resize.size.size(), " numbers (expected 1 or 2)"));
+      return Invalid(
+          "size", absl::StrCat(Shown(resize.size), " (expected an integer, or height and width)"));
     }
     BRAID_RETURN_IF_ERROR(CheckSides(resize.size));
     if (resize.size.size() == 2 || size_.has_value()) {
@@ -141,9 +150,10 @@ class Checker {
     const int64_t padded = 2 * crop.padding;
     if (size_.has_value() &&
         (size_->height + padded < crop.height || size_->width + padded < crop.width)) {
-      return Invalid("size", absl::StrCat(crop.height, " x ", crop.width,
-                                          " pixels is larger than the images of ", size_->height,
-                                          " x ", size_->width, " pixels with padding"));
+      return Invalid("size",
+                     absl::StrCat(crop.height, " x ", crop.width, " pixels (expected at most ",
+                                  size_->height + padded, " x ", size_->width + padded,
+                                  ", the size of the images with their padding)"));
     }
     return SetSize({crop.height, crop.width});
   }
@@ -168,8 +178,10 @@ class Checker {
     if (length == 1 || length == spec_.channels) {
       return absl::OkStatus();
     }
-    return Invalid(name, absl::StrCat(length, " numbers (expected ",
-                                      spec_.channels == 1 ? "1" : "1 or 3, one per channel", ")"));
+    return Invalid(
+        name,
+        absl::StrCat(Shown(values), " (expected ",
+                     spec_.channels == 1 ? "1 number" : "1 number, or 3, one per channel", ")"));
   }
 
   absl::Status CheckOne(const Normalize& normalize) {

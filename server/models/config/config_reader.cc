@@ -600,7 +600,9 @@ absl::Status CheckMask(const TextSpec& text, const TensorSpec& input, const std:
   const TensorSpec* const mask = FindInput(text.mask, config);
   if (mask == nullptr || mask == &input) {
     return InvalidField(field, absl::StrCat("'", Excerpt(text.mask), "' is not another input of ",
-                                            "the model (expected the name of an INT64 input)"));
+                                            "the model (expected the name of an INT64 input, "
+                                            "other than '",
+                                            Excerpt(input.name), "')"));
   }
   if (mask->type != DataType::kInt64) {
     return InvalidField(field, absl::StrCat("input '", text.mask, "' is ", DataTypeName(mask->type),
@@ -619,10 +621,11 @@ absl::Status ReadDecode(const std::string& key, const std::string& value, ModelC
   }
   BRAID_ASSIGN_OR_RETURN(input->decode, ParseDecodeSpec(value, Field(key)));
   input->decode_json = value;
-  if (IsRandom(*input->decode)) {
-    return InvalidField(Field(key),
-                        "random transforms are for training jobs (expected transforms with one "
-                        "result for each row)");
+  if (const absl::string_view random = RandomTransform(*input->decode); !random.empty()) {
+    return InvalidField(Field(key), absl::StrCat(random,
+                                                 " is random (expected no random "
+                                                 "transforms, which are for training "
+                                                 "jobs)"));
   }
   const auto* const text = std::get_if<TextSpec>(&*input->decode);
   return text == nullptr ? absl::OkStatus()

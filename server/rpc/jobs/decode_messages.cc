@@ -6,7 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/base/status.h"
+#include "server/base/text.h"
 #include "server/decode/decode_spec.h"
 
 namespace braid {
@@ -14,6 +16,12 @@ namespace {
 
 template <typename Value>
 using Repeated = google::protobuf::RepeatedField<Value>;
+
+// Returns the values for messages, such as "[1, 2, 3]".
+template <typename Value>
+std::string Shown(const Repeated<Value>& values) {
+  return absl::StrCat("[", Excerpt(absl::StrJoin(values, ", ")), "]");
+}
 
 absl::StatusOr<Interpolation> ReadInterpolation(int value, const std::string& field) {
   switch (value) {
@@ -37,7 +45,7 @@ template <typename Crop>
 absl::Status ReadSize(const Repeated<int64_t>& size, const std::string& field, Crop* crop) {
   if (size.empty() || size.size() > 2) {
     return InvalidField(absl::StrCat(field, ".size"),
-                        absl::StrCat(size.size(), " numbers (expected 1 or 2)"));
+                        absl::StrCat(Shown(size), " (expected an integer, or height and width)"));
   }
   crop->height = size[0];
   crop->width = size[size.size() - 1];
@@ -51,7 +59,8 @@ absl::Status ReadRange(const Repeated<double>& range, const std::string& field, 
     return absl::OkStatus();
   }
   if (range.size() != 2) {
-    return InvalidField(field, absl::StrCat(range.size(), " numbers (expected 2)"));
+    return InvalidField(field,
+                        absl::StrCat(Shown(range), " (expected two numbers, the lower one first)"));
   }
   *min = range[0];
   *max = range[1];

@@ -109,9 +109,11 @@ absl::StatusOr<std::vector<ColumnDecode>> ReadColumnDecode(
     BRAID_ASSIGN_OR_RETURN(column.spec,
                            ReadDecode(message.decode(), absl::StrCat(name, ".decode")));
     column.paths = message.decode().paths();
-    if (!evaluates && column.spec && IsRandom(*column.spec)) {
-      return InvalidField(absl::StrCat(name, ".decode"),
-                          "has random transforms (expected none in an inference job)");
+    const absl::string_view random = column.spec ? RandomTransform(*column.spec) : "";
+    if (!evaluates && !random.empty()) {
+      return InvalidField(
+          absl::StrCat(name, ".decode"),
+          absl::StrCat(random, " is random (expected no random transforms in an inference job)"));
     }
     if (!message.has_evaluation_decode()) {
       continue;
@@ -125,8 +127,10 @@ absl::StatusOr<std::vector<ColumnDecode>> ReadColumnDecode(
       return InvalidField(evaluation, column.evaluation ? "has paths (expected them in decode only)"
                                                         : "missing (expected image or text)");
     }
-    if (IsRandom(*column.evaluation)) {
-      return InvalidField(evaluation, "has random transforms (expected none)");
+    if (const absl::string_view own = RandomTransform(*column.evaluation); !own.empty()) {
+      return InvalidField(evaluation, absl::StrCat(own,
+                                                   " is random (expected no random transforms "
+                                                   "in an evaluation)"));
     }
   }
   return decode;

@@ -237,8 +237,9 @@ TEST(ParseConfigTest, ReadsDecoders) {
 TEST(ParseConfigTest, RejectsInvalidDecoders) {
   EXPECT_THAT(ParseDecode("y", "{}"), StatusIs(kInvalid, HasSubstr("unknown input 'y'")));
   EXPECT_THAT(ParseDecode("x", "{"), StatusIs(kInvalid, HasSubstr("parameters[\"decode.x\"]")));
-  EXPECT_THAT(ParseDecode("x", R"({"image": {"transforms": [{"random_crop": {"size": [4]}}]}})"),
-              StatusIs(kInvalid, HasSubstr("random transforms are for training")));
+  EXPECT_THAT(
+      ParseDecode("x", R"({"image": {"transforms": [{"random_crop": {"size": [4]}}]}})"),
+      StatusIs(kInvalid, HasSubstr("random_crop is random (expected no random transforms")));
   for (const char* mask : {"ids", "none"}) {
     EXPECT_THAT(
         ParseDecode("ids", absl::StrCat(R"({"tokenizer": "t.json", "mask": ")", mask, "\"}")),

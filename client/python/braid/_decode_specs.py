@@ -13,16 +13,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from braid._fields import Field, Table, choice, flag, integer, number, numbers, text, within
+from braid._fields import (
+    Field,
+    Table,
+    choice,
+    flag,
+    integer,
+    number,
+    numbers,
+    set_value,
+    text,
+    within,
+)
 from braid._sections import read, section, set_fields, write
 
 
 def _put_size(message: Any, key: str, value: Any) -> None:
     """Sets one size, 224, or height and width, [224, 256]."""
     sizes = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+    integers = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
+    if not integers or not 1 <= len(sizes) <= 2:
         raise ValueError(f"{key}: {value!r} (expected an integer, or height and width)")
-    message.size.extend(sizes)
+    set_value(message, "size", key, sizes)
 
 
 def _get_size(present: Mapping[str, Any]) -> int | list[int] | None:
@@ -122,8 +134,8 @@ def decode(name: str) -> Field:
             texts = [each for each in value if each in _TEXT]
             if texts and "image" in value:
                 raise ValueError(f"{key}.{texts[0]}: given with image (expected one of them)")
-            if texts and not value.get("tokenizer"):
-                raise ValueError(f"{key}.tokenizer: missing")
+            if texts and value.get("tokenizer") is None:
+                raise ValueError(f"{key}.tokenizer: missing (expected the path of a tokenizer.json)")
         whole.put(message, key, value)
 
     return Field(put, whole.get)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,14 @@ class Field:
 
 
 Table = Mapping[str, Field]
+
+# Integers that a field holds, by FieldDescriptor.cpp_type.
+_INTEGERS = {
+    FieldDescriptor.CPPTYPE_INT32: "a 32-bit integer",
+    FieldDescriptor.CPPTYPE_INT64: "a 64-bit integer",
+    FieldDescriptor.CPPTYPE_UINT32: "an unsigned 32-bit integer",
+    FieldDescriptor.CPPTYPE_UINT64: "an unsigned 64-bit integer",
+}
 
 
 def write(message: Any, values: Mapping[str, Any], table: Table, what: str) -> None:
@@ -50,7 +59,7 @@ def read(message: Any, table: Table) -> dict[str, Any]:
 
 def check_known(name: Any, known: Iterable[str], what: str) -> None:
     """Raises ValueError with the known names unless `name` is one. what: start of the message."""
-    if name not in known:
+    if name not in tuple(known):  # A dict would raise TypeError for a list.
         raise ValueError(f"{what} {name!r} (expected one of {', '.join(known)})")
 
 
@@ -129,7 +138,22 @@ def within(name: str, field: Field) -> Field:
     return Field(lambda message, key, value: field.put(getattr(message, name), key, value), get)
 
 
+def set_value(message: Any, name: str, key: str, value: Any) -> None:
+    """Sets a field, or appends the values of a list. Raises ValueError for integers that the field
+    cannot hold."""
+    try:
+        if isinstance(value, list):
+            getattr(message, name).extend(value)
+        else:
+            setattr(message, name, value)
+    except ValueError:
+        size = _INTEGERS[message.DESCRIPTOR.fields_by_name[name].cpp_type]
+        raise ValueError(f"{key}: {value!r} (expected {size})") from None
+
+
 def as_number(key: str, value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{key}: {value!r} (expected a number)")
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -140,30 +164,32 @@ def as_numbers(key: str, value: Any) -> list[float]:
     if isinstance(value, str):
         raise ValueError(f"{key}: {value!r} (expected numbers)")
     try:
-        return [float(each) for each in value]
+        return [as_number(key, each) for each in value]
     except (TypeError, ValueError):
         return [as_number(key, value)]
 
 
 def _scalar(name: str, convert: Callable[[str, Any], Any]) -> Field:
     return Field(
-        lambda message, key, value: setattr(message, name, convert(key, value)),
+        lambda message, key, value: set_value(message, name, key, convert(key, value)),
         lambda present: present.get(name),
     )
 
 
 def _repeated(name: str, convert: Callable[[str, Any], list[Any]]) -> Field:
     return Field(
-        lambda message, key, value: getattr(message, name).extend(convert(key, value)),
+        lambda message, key, value: set_value(message, name, key, convert(key, value)),
         lambda present: list(present[name]) if name in present else None,
     )
 
 
 def _as_integer(key: str, value: Any) -> int:
     try:
-        return operator.index(value)
+        if not isinstance(value, bool):
+            return operator.index(value)
     except TypeError:
-        raise ValueError(f"{key}: {value!r} (expected an integer)") from None
+        pass
+    raise ValueError(f"{key}: {value!r} (expected an integer)")
 
 
 def _as_flag(key: str, value: Any) -> bool:
@@ -175,6 +201,10 @@ def _as_flag(key: str, value: Any) -> bool:
 def _as_text(key: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key}: {value!r} (expected a string)")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{key}: {value!r} (expected text without surrogates)") from None
     return value
 
 

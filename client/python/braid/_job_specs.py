@@ -22,7 +22,7 @@ _EXCLUDED_OPTIONS = ("idle_timeout",)
 
 def _put_columns(message: Any, key: str, value: Any) -> None:
     """Sets the names of one column, "area", or of several, ["area", "rooms"]."""
-    if not isinstance(value, (str, list, tuple)):
+    if not isinstance(value, (str, list, tuple)) or not value:
         raise ValueError(f"{key}: {value!r} (expected a column, or a list of columns)")
     texts("columns").put(message, key, [value] if isinstance(value, str) else value)
 
@@ -236,7 +236,10 @@ def _check_given(values: Any, path: str) -> None:
     for key in path.split("."):
         # A value of another type is found when it is converted.
         if isinstance(values, Mapping) and values.get(key) in (None, "", {}):
-            raise ValueError(f"{path}: missing")
+            value = values.get(key)
+            raise ValueError(
+                f"{path}: missing" if value is None else f"{path}: {value!r} (expected a value)"
+            )
         values = values[key] if isinstance(values, Mapping) else values
 
 

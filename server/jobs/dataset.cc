@@ -1,7 +1,10 @@
 #include "server/jobs/dataset.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -11,6 +14,7 @@
 #include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/data/data_paths.h"
 #include "server/data/encoded/bytes_column.h"
 #include "server/data/encoded/decode_rows.h"
 #include "server/data/encoded/file_reader.h"
@@ -50,10 +54,9 @@ class DecoderMaker {
                std::string folder, Dataset* dataset)
       : options_(options),
         dataset_(dataset),
-        directories_(options.decode_directories),
-        files_(std::make_shared<const FileReader>(folder, roots)) {
-    directories_.push_back(std::move(folder));
-  }
+        roots_(roots),
+        folder_(std::move(folder)),
+        files_(std::make_shared<const FileReader>(folder_, roots)) {}
 
   // Adds the decoder of a column of bytes. `input`: one of the model, which may have its own.
   absl::Status Add(const ColumnDecode& decode, bool input, const std::string& field,
@@ -85,16 +88,36 @@ class DecoderMaker {
  private:
   using MadeDecoder = absl::StatusOr<std::shared_ptr<const Decoder>>;
 
+  // Makes a decoder. A tokenizer in the dataset's folder may be a link, which must stay in the
+  // roots, like a link among the data files.
+  MadeDecoder Make(const DecodeSpec& spec, const std::string& field) {
+    std::vector<std::string> directories = options_.decode_directories;
+    const auto* const text = std::get_if<TextSpec>(&spec);
+    bool leaves = false;
+    if (text != nullptr) {
+      const std::filesystem::path file = std::filesystem::path(folder_) / text->tokenizer;
+      std::error_code error;
+      leaves = std::filesystem::exists(file, error) && !ResolvesBelowAny(file, roots_);
+    }
+    if (!leaves) {
+      directories.push_back(folder_);
+    }
+    MadeDecoder decoder = MakeDecoder(spec, directories, field);
+    if (leaves && absl::IsNotFound(decoder.status())) {
+      return InField(absl::StrCat(field, ".tokenizer"), LeavesRoots(text->tokenizer, roots_));
+    }
+    return decoder;
+  }
+
   // Returns null if there is no decoder, which is an error of the column.
   MadeDecoder Choose(const ColumnDecode& decode, bool input, const std::string& field,
                      const TensorColumn& tensor) {
     const std::string own_field = absl::StrCat(field, ".decode");
     if (options_.evaluation && decode.evaluation) {
-      return MakeDecoder(*decode.evaluation, directories_,
-                         absl::StrCat(field, ".evaluation_decode"));
+      return Make(*decode.evaluation, absl::StrCat(field, ".evaluation_decode"));
     }
     if (decode.spec && !options_.evaluation) {
-      return MakeDecoder(*decode.spec, directories_, own_field);
+      return Make(*decode.spec, own_field);
     }
     if (input && options_.model != nullptr) {
       BRAID_ASSIGN_OR_RETURN(const ModelConfig config, options_.model());
@@ -117,12 +140,13 @@ class DecoderMaker {
                                        "decode has ",
                                        random, ")"));
     }
-    return MakeDecoder(*decode.spec, directories_, own_field);
+    return Make(*decode.spec, own_field);
   }
 
   const DatasetOptions& options_;
   Dataset* const dataset_;
-  std::vector<std::string> directories_;  // of tokenizers
+  const std::vector<std::string> roots_;
+  const std::string folder_;
   const std::shared_ptr<const FileReader> files_;
 };
 

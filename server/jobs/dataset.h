@@ -81,7 +81,7 @@ absl::Status CheckSameSource(const DatasetOptions& options, const DataDirectorie
 // Opens the data, makes the decoders and checks that the columns are tensors. Blocks on the disk.
 // Errors start with the field: those of OpenDataSource(), which calls `progress`, MakeDecoder() and
 // TensorRowType(); INVALID_ARGUMENT if a column of bytes has no decoder or, for an evaluation, a
-// random one only.
+// random one only, or if a tokenizer in the dataset's folder is a link that leads out of the roots.
 absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,
                                     const DataDirectories& directories,
                                     const CopyProgress& progress = nullptr);

@@ -134,6 +134,31 @@ TEST_F(DatasetDecodeTest, TrainsOnReadableRows) {
   }
 }
 
+TEST_F(DatasetDecodeTest, RejectsTokenizersOutsideTheDataRoots) {
+  const TempDir elsewhere;
+  elsewhere.Write("tokenizer.json", "{}");
+  dir_.Write("own.json", "{}");
+  std::filesystem::create_symlink(elsewhere.path() / "tokenizer.json", dir_.path() / "out.json");
+  std::filesystem::create_symlink("own.json", dir_.path() / "in.json");
+  const auto open = [&](const std::string& tokenizer, std::vector<std::string> directories) {
+    DatasetOptions options = MakeOptions();
+    TextSpec text;
+    text.tokenizer = tokenizer;
+    options.input_decode = {{.spec = text}};
+    options.decode_directories = std::move(directories);
+    return OpenDataset(options, Directories()).status();
+  };
+  const std::string field = "spec.infer.data.inputs[0].decode.tokenizer";
+  EXPECT_THAT(open("out.json", {}),
+              RefusesField(field, HasSubstr("'out.json' leaves the data roots (expected a path")));
+  EXPECT_THAT(open("in.json", {}), RefusesField(field, HasSubstr("/in.json': ")));  // opened
+  // The model's own file comes first. Links in its folder may lead anywhere.
+  const TempDir model;
+  std::filesystem::create_symlink(elsewhere.path() / "tokenizer.json", model.path() / "out.json");
+  EXPECT_THAT(open("out.json", {model.path()}),
+              RefusesField(field, HasSubstr(absl::StrCat(model.path().string(), "/out.json': "))));
+}
+
 TEST_F(DatasetDecodeTest, FailsAtTheFirstUnreadableRowUnlessRowsMayBeLeftOut) {
   DatasetOptions options = MakeOptions();
   options.skip_unreadable = false;

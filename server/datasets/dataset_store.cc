@@ -297,7 +297,7 @@ absl::Status DatasetStore::CheckUploads(const std::string& id) const {
   if (uploads.size() >= kMaxUploads && !Exists(UploadDirectory(id))) {
     return absl::ResourceExhaustedError(
         absl::StrCat("dataset: ", uploads.size(), " unfinished uploads (expected fewer than ",
-                     kMaxUploads, "); they are removed when nobody has continued them for ",
+                     kMaxUploads, "); the server removes an upload that is not continued for ",
                      absl::FormatDuration(kUploadLifetime)));
   }
   return absl::OkStatus();

@@ -112,7 +112,11 @@ def _list(path: Path) -> list[tuple[Path, str]]:
 
 
 def _check_format(path: Path, name: str) -> None:
-    """Raises ValueError if no server could read the file as the dataset `name`."""
+    """Raises ValueError if no server could read the file as the dataset `name`.
+
+    A server stores any file and first looks for a format when a dataset is opened. Without this
+    check, a wrong file would be found after the whole upload.
+    """
     with path.open("rb") as file:
         head = file.read(8)
     if head.startswith(_MAGICS) or name.endswith(_SUFFIXES):

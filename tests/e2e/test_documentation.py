@@ -12,7 +12,9 @@ import pytest
 from e2e.support.doc_blocks import Block, PageRunner, blocks, installs, missing_files
 from e2e.support.server import ROOT, run_to_exit
 
-# Pages whose blocks form one program each, in order.
+# Pages whose blocks form one program each, in order. Of the guides to images and texts,
+# decoding.md needs files of the reader, and the example of images.md trains for a minute:
+# test_decode_requests.py and test_images_example.py run the same.
 PROGRAMS = [
     ROOT / "README.md",
     ROOT / "docs/quickstart.md",
@@ -23,6 +25,7 @@ PROGRAMS = [
     ROOT / "docs/tutorials/from-triton.md",
     ROOT / "docs/guides/formats.md",
     ROOT / "docs/guides/security.md",
+    ROOT / "docs/guides/text.md",
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Without the pages of the packages that the dashboard preview installs.
@@ -40,6 +43,7 @@ def test_blocks_of_a_page_run_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")  # Pages name it from the root.
     with PageRunner(tmp_path) as runner:
         for block in blocks(page):
             if not installs(block):

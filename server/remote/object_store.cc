@@ -20,6 +20,7 @@
 #include "arrow/io/file.h"
 #include "arrow/io/interfaces.h"
 #include "arrow/result.h"
+#include "arrow/status.h"
 #include "arrow/util/io_util.h"
 #include "arrow/util/key_value_metadata.h"
 #include "server/base/status.h"
@@ -37,15 +38,23 @@ namespace fs = arrow::fs;
 // How long a service may take to accept a connection, and to send the next bytes.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(3);
 constexpr absl::Duration kRequestTimeout = absl::Seconds(10);
+// Size of a read whose error is asked for. Arrow's buffer for the read takes the error's body, too.
+constexpr int64_t kErrorBytes = int64_t{64} << 10;
 constexpr int64_t kUploadBytes = int64_t{8} << 20;
 constexpr absl::string_view kNoCredentials =
     "; no credentials were found in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the files of "
     "AWS_PROFILE, AWS_WEB_IDENTITY_TOKEN_FILE, and the metadata services of ECS and EC2";
+constexpr absl::string_view kExpired =
+    "; the credentials have expired (renew them, and restart the server if they come from its "
+    "environment)";
 
 std::string Environment(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
+
+// True while the requests of this thread are not retried.
+thread_local bool retries_off = false;
 
 // Retries what the SDK says may succeed: throttling, errors of the service and of the network.
 // Thread-safe: a request and its retries are on one thread.
@@ -54,6 +63,9 @@ class Backoff final : public fs::S3RetryStrategy {
   explicit Backoff(absl::Duration time) : time_(time) {}
 
   bool ShouldRetry(const AWSErrorDetail& error, int64_t attempted) override {
+    if (retries_off) {
+      return false;
+    }
     // Attempts take time, too: those that get no answer, up to kRequestTimeout.
     thread_local absl::Time first_error;
     if (attempted == 0) {
@@ -114,6 +126,11 @@ bool MentionsAny(absl::string_view message, std::initializer_list<absl::string_v
 bool IsMissing(const arrow::Status& status) {
   return arrow::internal::ErrnoFromStatus(status) == ENOENT ||
          MentionsAny(status.message(), {"NO_SUCH_BUCKET", "NO_SUCH_KEY", "HTTP status 404"});
+}
+
+// Replies to HEAD requests have no body, so that their errors do not say why.
+bool IsUnexplained(const arrow::Status& status) {
+  return absl::StrContains(status.message(), "No response body") && !IsMissing(status);
 }
 
 // Returns Arrow's message without the bucket and the key, which errors name anyway, and without
@@ -199,16 +216,38 @@ absl::Status ObjectStore::Error(const arrow::Status& status, absl::string_view a
   if (IsMissing(status)) {
     return absl::NotFoundError(absl::StrCat(text, ": it does not exist"));
   }
-  const std::string why = absl::StrCat(text, ": ", Excerpt(Reason(status), 512));
-  if (MentionsAny(status.message(),
-                  {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "ExpiredToken", "EXPIRED",
-                   "INVALID_CLIENT_TOKEN_ID", "TOKEN", "HTTP status 401", "HTTP status 403"})) {
+  const arrow::Status cause = IsUnexplained(status) ? Explain(status, path) : status;
+  const std::string why = absl::StrCat(text, ": ", Excerpt(Reason(cause), 512));
+  if (MentionsAny(cause.message(), {"ExpiredToken", "EXPIRED"})) {
+    return absl::FailedPreconditionError(absl::StrCat(why, kExpired));
+  }
+  if (MentionsAny(cause.message(),
+                  {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "INVALID_CLIENT_TOKEN_ID",
+                   "TOKEN", "HTTP status 401", "HTTP status 403"})) {
     const bool anonymous =
         s3_ && static_cast<const fs::S3FileSystem&>(*files_).options().GetAccessKey().empty();
     return absl::FailedPreconditionError(absl::StrCat(why, anonymous ? kNoCredentials : ""));
   }
   // Not UNAVAILABLE, which clients take for an outage of this server and retry.
   return absl::FailedPreconditionError(why);
+}
+
+arrow::Status ObjectStore::Explain(const arrow::Status& status, absl::string_view path) const {
+  // A bucket has no contents to read. Services check the caller before the key, which may be
+  // missing.
+  fs::FileInfo info(absl::StrContains(path, '/') ? std::string(path) : absl::StrCat(path, "/none"),
+                    fs::FileType::File);
+  info.set_size(kErrorBytes);  // With a size, opening sends no HEAD request.
+  const auto get = [&]() -> arrow::Status {
+    ARROW_ASSIGN_OR_RAISE(const auto opened, files_->OpenInputFile(info));
+    return opened->ReadAt(0, kErrorBytes).status();
+  };
+  retries_off = true;  // The request that failed was retried for long enough.
+  const arrow::Status read = get();
+  retries_off = false;
+  const bool explains = !read.ok() && !IsMissing(read) &&
+                        !MentionsAny(read.message(), {"InvalidRange", "HTTP status 416"});
+  return explains ? read : status;
 }
 
 absl::StatusOr<StoredObject> ObjectStore::Describe(const std::string& path) const {

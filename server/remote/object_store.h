@@ -37,9 +37,9 @@ struct ListedObject {
 
 // Client of S3. Paths are results of ParseObjectPath(): "bucket/key". Errors name the object:
 // NOT_FOUND if it does not exist; FAILED_PRECONDITION if the service denies access (without
-// credentials, the message lists the places that were searched), cannot be reached or still refuses
-// requests after the time for retries; RESOURCE_EXHAUSTED if the local disk is full. Methods block
-// on the network. Thread-safe.
+// credentials, the message lists the places that were searched), the credentials have expired, or
+// the service cannot be reached or still refuses requests after the time for retries;
+// RESOURCE_EXHAUSTED if the local disk is full. Methods block on the network. Thread-safe.
 class ObjectStore {
  public:
   // Connects with the settings of the environment: the standard AWS credential chain; AWS_REGION;
@@ -76,6 +76,9 @@ class ObjectStore {
   // Converts an error of Arrow.
   absl::Status Error(const arrow::Status& status, absl::string_view action,
                      absl::string_view path) const;
+  // Returns the error of a GET request for the same object, whose reply has a body, for the error
+  // of a HEAD request. Returns `status` if the GET request does not fail for such a reason.
+  arrow::Status Explain(const arrow::Status& status, absl::string_view path) const;
   // Returns the paths of Find().
   absl::StatusOr<std::vector<std::string>> Names(const std::string& path) const;
   absl::StatusOr<StoredObject> Describe(const std::string& path) const;

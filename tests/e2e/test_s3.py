@@ -183,6 +183,12 @@ def test_error_of_the_service_is_not_retried_by_the_client(
     assert caught.value.attempts == 1
 
 
+def test_says_that_credentials_have_expired(service: S3, client: braid.Client) -> None:
+    service.fault = lambda method, path: (400, "ExpiredToken")
+    with pytest.raises(braid.FailedPrecondition, match="ExpiredToken.*credentials have expired"):
+        client.data.get("s3://data/tables/test.parquet")
+
+
 def test_relative_directories(tmp_path: Path, service: S3) -> None:
     put_model(service, tmp_path / "made", 1, 3)
     root = Path(os.path.relpath(tmp_path))

@@ -2,8 +2,13 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "arrow/filesystem/filesystem.h"
+#include "arrow/filesystem/localfs.h"
+#include "arrow/result.h"
+#include "arrow/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/remote/parallel.h"
@@ -64,6 +69,52 @@ TEST_F(ObjectStoreTest, UploadsFilesOfAnySize) {
   }
   EXPECT_THAT(store_->Upload(dir_.path() / "none", "bucket/a"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
+}
+
+// Replies as S3 does: an error of a HEAD request has no body.
+class RefusingFiles final : public arrow::fs::SubTreeFileSystem {
+ public:
+  RefusingFiles(const std::string& directory, std::string head, std::string get)
+      : SubTreeFileSystem(directory, std::make_shared<arrow::fs::LocalFileSystem>()),
+        head_(std::move(head)),
+        get_(std::move(get)) {}
+
+  using SubTreeFileSystem::GetFileInfo;
+  arrow::Result<arrow::fs::FileInfo> GetFileInfo(const std::string& /*path*/) override {
+    return arrow::Status::IOError("When getting information: AWS Error UNKNOWN (HTTP status ",
+                                  head_, ") during HeadObject operation: No response body.");
+  }
+  using SubTreeFileSystem::OpenInputFile;
+  arrow::Result<std::shared_ptr<arrow::io::RandomAccessFile>> OpenInputFile(
+      const arrow::fs::FileInfo& info) override {
+    if (get_.empty()) {
+      return SubTreeFileSystem::OpenInputFile(info);
+    }
+    return arrow::Status::IOError("When reading: AWS Error ", get_);
+  }
+
+ private:
+  const std::string head_;
+  const std::string get_;
+};
+
+TEST_F(ObjectStoreTest, ExplainsAnErrorOfAHeadRequestByAGetRequest) {
+  dir_.Write("bucket/a", "0");
+  const auto error = [&](const std::string& head, const std::string& get) {
+    const ObjectStore store(std::make_shared<RefusingFiles>(dir_.path(), head, get));
+    return store.Exists("bucket/a").status();
+  };
+  using ::testing::AllOf;
+  constexpr auto kCode = absl::StatusCode::kFailedPrecondition;
+  EXPECT_THAT(error("400", "UNKNOWN (HTTP status 400): ExceptionName: ExpiredToken"),
+              StatusIs(kCode, AllOf(HasSubstr("cannot read 's3://bucket/a': AWS Error"),
+                                    HasSubstr("the credentials have expired"))));
+  EXPECT_THAT(error("503", "SLOW_DOWN: Reduce your request rate"),
+              StatusIs(kCode, HasSubstr("Reduce your request rate")));
+  for (const std::string get :
+       {"", "NO_SUCH_KEY", "UNKNOWN (HTTP status 416): ExceptionName: InvalidRange"}) {
+    EXPECT_THAT(error("503", get), StatusIs(kCode, HasSubstr("(HTTP status 503)"))) << get;
+  }
 }
 
 TEST(InParallel, ReturnsTheFirstErrorOfEither) {

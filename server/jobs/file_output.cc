@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "arrow/chunked_array.h"
 #include "arrow/record_batch.h"
 #include "arrow/table.h"
@@ -167,8 +168,9 @@ void FileOutput::Discard() {
     Log(LogModule::kJobs)
         .warn("cannot remove parts of an output: {}", std::string(removed.message()));
   } else if (!options_.object.empty()) {
-    // The directory has nothing but this output.
-    const absl::Status cleared = RemoveTree(fs::path(options_.file.path).parent_path());
+    // The directory has nothing but this output, whose path may end with '/'.
+    const fs::path output = std::string(absl::StripSuffix(options_.file.path, "/"));
+    const absl::Status cleared = RemoveTree(output.parent_path());
     if (!cleared.ok()) {
       Log(LogModule::kJobs)
           .warn("cannot remove an uploaded output: {}", std::string(cleared.message()));

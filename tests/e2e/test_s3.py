@@ -105,6 +105,10 @@ def test_jobs_read_and_write_objects(
                                rtol=1e-5, atol=1e-6)  # fmt: skip
     assert not any((server.data / "s3_outputs").iterdir())
 
+    score(client, "s3://data/out/arrays/").wait(timeout=SECONDS)
+    assert "out/arrays/output__0.npy" in service.keys("data")
+    assert not any((server.data / "s3_outputs").iterdir())
+
     service.put("data", "tables/parts/1.parquet", table.read_bytes())
     service.put("data", "tables/parts/2.parquet", table.read_bytes())
     service.put("data", "tables/parts/_SUCCESS", b"")

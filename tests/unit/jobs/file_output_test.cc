@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/strip.h"
 #include "arrow/api.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +18,7 @@
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/data/tables.h"
+#include "tests/unit/remote/local_store.h"
 #include "tests/unit/storage/file_tools.h"
 
 namespace braid {
@@ -132,6 +134,22 @@ TEST_F(FileOutputTest, WritesRowsWithoutElements) {
   EXPECT_EQ(output->FinishPart().value(), 3);
   ASSERT_THAT(output->Close(), IsOk());
   EXPECT_EQ(Contents(PathOf("out.jsonl")), "{\"y\":[]}\n{\"y\":[]}\n{\"y\":[]}\n");
+}
+
+TEST_F(FileOutputTest, LeavesNothingOfAnUploadedOutput) {
+  dir_.Write("bucket/out/scores/other", "");  // The store makes no directories.
+  const auto store = MakeLocalStore(dir_.path());
+  for (const std::string name : {"scores.parquet", "scores/"}) {
+    FileOutput::Options options = MakeOptions("uploads/job/" + name);
+    options.object = "bucket/out/" + std::string(absl::StripSuffix(name, "/"));
+    options.store = store.get();
+    const auto output = Make(options);
+    ASSERT_EQ(output->Open().value(), 0);
+    ASSERT_THAT(Write(output.get(), 0, 3), IsOk());
+    EXPECT_EQ(output->Close().value(), "s3://" + options.object);
+    output->Discard();
+    EXPECT_TRUE(std::filesystem::is_empty(PathOf("uploads"))) << name;
+  }
 }
 
 TEST_F(FileOutputTest, CompletesPartsByBytesAndByTime) {

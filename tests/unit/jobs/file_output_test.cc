@@ -141,6 +141,7 @@ TEST_F(FileOutputTest, LeavesNothingOfAnUploadedOutput) {
   const auto store = MakeLocalStore(dir_.path());
   for (const std::string name : {"scores.parquet", "scores/"}) {
     FileOutput::Options options = MakeOptions("uploads/job/" + name);
+    options.file.overwrite = true;
     options.object = "bucket/out/" + std::string(absl::StripSuffix(name, "/"));
     options.store = store.get();
     const auto output = Make(options);

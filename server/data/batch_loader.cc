@@ -56,6 +56,9 @@ class BatchLoader::Load final : public LoadAhead<Batch>::Task {
   int parts() const override { return parts_; }
 
   absl::Status Run(int part) override {
+    if (options_.stopped && options_.stopped()) {
+      return absl::CancelledError("stopped while rows were loaded");
+    }
     const absl::Span<const int64_t> all = rows_;
     const auto length = static_cast<size_t>(part_rows_);
     const absl::Span<const int64_t> rows =

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -41,6 +42,9 @@ class BatchLoader {
     uint64_t seed = 0;
     // Leaves out rows that cannot be decoded. False: they are errors.
     bool skip_unreadable = false;
+    // If it returns true, further parts of batches end with CANCELLED. Called by several threads;
+    // outlives the loader. Null: never.
+    std::function<bool()> stopped = nullptr;
   };
 
   struct Batch {
@@ -66,6 +70,7 @@ class BatchLoader {
 
   // Blocks until the next batch is loaded. Returns nullopt after the last one. Errors as
   // RowStore::Gather(), for the batch that they concern; the next call returns the next batch.
+  // CANCELLED if Options::stopped ended the batch.
   absl::StatusOr<std::optional<Batch>> Next();
 
  private:

@@ -166,6 +166,7 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
   }
   const bool checked = dataset.source->arrays() != nullptr || IsObjectPath(options_.data.path);
   packed_identity_ = checked ? "" : dataset.source->Identity();
+  context_ = context;
   store_ = *std::move(store);
   order_ = std::make_shared<const RowOrder>(std::move(order));
   source_ = std::move(dataset.source);
@@ -174,16 +175,18 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
 
 absl::StatusOr<std::unique_ptr<BatchStream>> DatasetBatches::Open(int64_t first) {
   const bool drop_last = options_.drop_last && !options_.evaluation;
-  BatchLoader::Options loader{.store = store_,
-                              .order = order_,
-                              .batch_size = options_.batch_size,
-                              .drop_last = drop_last,
-                              .first_batch = first,
-                              .end_batch = std::numeric_limits<int64_t>::max(),
-                              .threads = options_.threads,
-                              .max_bytes = options_.max_bytes,
-                              .seed = options_.seed,
-                              .skip_unreadable = options_.data.skip_unreadable};
+  BatchLoader::Options loader{
+      .store = store_,
+      .order = order_,
+      .batch_size = options_.batch_size,
+      .drop_last = drop_last,
+      .first_batch = first,
+      .end_batch = std::numeric_limits<int64_t>::max(),
+      .threads = options_.threads,
+      .max_bytes = options_.max_bytes,
+      .seed = options_.seed,
+      .skip_unreadable = options_.data.skip_unreadable,
+      .stopped = [context = context_] { return context->stop() != JobStop::kNone; }};
   if (loader.threads == 0) {
     // Copying rows takes little time, decoding takes all cores.
     loader.threads =

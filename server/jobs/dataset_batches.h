@@ -70,6 +70,7 @@ class DatasetBatches final : public BatchSource {
   RowCache* const cache_;
 
   // Set by Rows().
+  const JobContext* context_ = nullptr;
   size_t inputs_ = 0;  // tensors of a batch that are inputs
   // Identity of the source. Empty for arrays, whose reads check the files, and for a copy of
   // objects, which does not change.

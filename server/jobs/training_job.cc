@@ -219,6 +219,9 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
     }
     BRAID_RETURN_IF_ERROR(data_check_.Run([this] { return CheckData(); }));
     absl::StatusOr<std::optional<TrainingBatch>> loaded = batches->Next();
+    if (absl::IsCancelled(loaded.status()) && context->stop() != JobStop::kNone) {
+      continue;  // The steps so far are saved.
+    }
     if (!loaded.ok()) {
       BRAID_RETURN_IF_ERROR(CheckData());  // A change is the cause of errors in its rows.
       return loaded.status();

@@ -1,5 +1,6 @@
 #include "server/data/batch_loader.h"
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -166,6 +167,15 @@ TEST_F(DecodingLoaderTest, DoesNotDependOnThreadsOrTheFirstBatch) {
     EXPECT_EQ(load(options),
               (std::vector<std::vector<float>>(expected.begin() + 4, expected.end())));
   }
+}
+
+TEST_F(DecodingLoaderTest, DecodesNoFurtherPartsOnceItIsStopped) {
+  BatchLoader::Options options = MakeOptions();
+  std::atomic<int> parts = 0;
+  options.stopped = [&] { return ++parts > 2; };
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto loader, BatchLoader::Create(options));
+  EXPECT_THAT(loader->Next(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped")));
+  EXPECT_GT(parts, 2);
 }
 
 TEST_F(DecodingLoaderTest, NamesTheRowThatCannotBeDecoded) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/data/arrow_status.h"
+#include "server/data/encoded/bytes_column.h"
 #include "server/data/encoded/decode_rows.h"
 #include "server/data/encoded/row_assembly.h"
 #include "server/data/load_ahead.h"
@@ -32,6 +34,9 @@ constexpr size_t kMaxDecodedBytes = size_t{64} << 20;
 constexpr size_t kDecodedAhead = 3;
 // Rows that a thread decodes at a time.
 constexpr int64_t kPartRows = 8;
+// Bytes of the texts that are sorted by length together. A token takes up to 16 bytes with its
+// mask, so they are about as large as kMaxDecodedBytes when they are decoded.
+constexpr int64_t kMaxSortedTextBytes = int64_t{4} << 20;
 
 // Returns the columns without the metadata of the file's schema, which describes other columns,
 // too.
@@ -128,7 +133,8 @@ class ScanStream final : public RowStream {
         next_row_(first_row),
         data_(data) {}
 
-  absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) override {
+  absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows,
+                                                int64_t /*window_rows*/) override {
     const absl::Time start = absl::Now();
     const absl::StatusOr<Batch> taken = cutter_.Take(max_rows);
     if (!taken.ok()) {
@@ -142,12 +148,13 @@ class ScanStream final : public RowStream {
     rows.waited = absl::Now() - start;
     rows.first = next_row_;
     rows.count = batch->num_rows();
+    InputRows::Request& request = rows.requests.emplace_back();
     for (const TensorColumn& input : data_.inputs) {
       absl::StatusOr<HostTensor> tensor = ReadTensor(*batch, input, next_row_);
       if (!tensor.ok()) {
         return data_.InData(tensor.status());
       }
-      rows.inputs.push_back(*std::move(tensor));
+      request.inputs.push_back(*std::move(tensor));
     }
     if (!data_.options.keep.empty()) {
       rows.kept = SelectKept(*batch, data_.options.keep);
@@ -167,9 +174,36 @@ struct DecodedRows {
   int64_t first = 0;                // row of the dataset, which may be one that was left out
   std::vector<int64_t> rows;        // of the dataset, without those that were left out
   std::vector<SkippedRow> skipped;  // ascending
-  std::vector<HostTensor> inputs;
-  Batch kept;  // null: no columns are kept
+  std::vector<InputRows::Request> requests;  // empty if `rows` is
+  Batch kept;                                // null: no columns are kept
+
+  // True if the rows are in one request, in order.
+  bool ordered() const { return requests.front().positions.empty(); }
 };
+
+// Returns true if the tensors of the column's rows are as long as the longest of a request.
+bool IsPadded(const TensorColumn& input) {
+  return input.decoder != nullptr && input.files == nullptr &&
+         std::ranges::any_of(input.decoder->outputs(), [](const Decoder::Output& output) {
+           return std::ranges::count(output.row.shape, kUnknownDim) > 0;
+         });
+}
+
+// Returns the bytes of each row that determine how long its padded tensors are.
+std::vector<int64_t> PaddedLengths(const arrow::RecordBatch& batch,
+                                   const std::vector<TensorColumn>& inputs) {
+  std::vector<int64_t> lengths(static_cast<size_t>(batch.num_rows()));
+  for (const TensorColumn& input : inputs) {
+    if (IsPadded(input)) {
+      const std::shared_ptr<arrow::Array> values = batch.GetColumnByName(input.columns.front());
+      for (size_t row = 0; row < lengths.size(); ++row) {
+        lengths[row] += static_cast<int64_t>(
+            BytesOfRow(*values, static_cast<int64_t>(row)).value_or("").size());
+      }
+    }
+  }
+  return lengths;
+}
 
 // Returns the rows of a batch with these indices, which ascend.
 absl::StatusOr<Batch> TakeBatchRows(const Batch& batch, const std::vector<int64_t>& indices) {
@@ -186,13 +220,16 @@ absl::StatusOr<Batch> TakeBatchRows(const Batch& batch, const std::vector<int64_
                       : FromArrow(arrow::ConcatenateRecordBatches(runs), "join", "rows");
 }
 
-// Decodes the rows of one batch.
+// Decodes the rows of one batch. If rows are padded and do not fit into one request, each request
+// has rows of similar length, and is one part.
 class DecodeTask final : public LoadAhead<DecodedRows>::Task {
  public:
   static absl::StatusOr<std::unique_ptr<DecodeTask>> Create(const StreamData& data, Batch batch,
-                                                            int64_t first_row) {
-    std::unique_ptr<DecodeTask> task(new DecodeTask(data, std::move(batch), first_row));
-    if (task->parts_ > 1) {
+                                                            int64_t first_row,
+                                                            int64_t request_rows) {
+    std::unique_ptr<DecodeTask> task(
+        new DecodeTask(data, std::move(batch), first_row, request_rows));
+    if (!task->sorted() && task->parts_ > 1) {
       BRAID_ASSIGN_OR_RETURN(
           task->assembly_,
           RowAssembly::Create(task->decoded_, task->batch_->num_rows(), kPartRows));
@@ -207,27 +244,23 @@ class DecodeTask final : public LoadAhead<DecodedRows>::Task {
       return absl::CancelledError("stopped while rows were decoded");
     }
     Part& own = results_[static_cast<size_t>(part)];
-    const int64_t begin = parts_ == 1 ? 0 : part * kPartRows;
+    const int64_t begin = parts_ == 1 ? 0 : part * part_rows_;
     const int64_t end =
-        parts_ == 1 ? batch_->num_rows() : std::min(batch_->num_rows(), begin + kPartRows);
+        parts_ == 1 ? batch_->num_rows() : std::min(batch_->num_rows(), begin + part_rows_);
     for (int64_t row = begin; row < end; ++row) {
-      own.rows.push_back(first_row_ + row);
+      own.rows.push_back(first_row_ + (sorted() ? order_[static_cast<size_t>(row)] : row));
     }
     BRAID_ASSIGN_OR_RETURN(
         std::vector<std::vector<HostTensor>> columns,
         DecodeColumns(encoded_, {}, &own.rows,
                       data_.options.data.skip_unreadable ? &own.skipped : nullptr));
-    std::vector<HostTensor> tensors;
-    for (std::vector<HostTensor>& column : columns) {
-      std::ranges::move(column, std::back_inserter(tensors));
+    if (!own.rows.empty()) {
+      for (std::vector<HostTensor>& column : columns) {
+        std::ranges::move(column, std::back_inserter(own.tensors));
+      }
     }
-    if (own.rows.empty()) {
-      tensors.clear();
-    }
-    if (parts_ > 1) {
-      assembly_->Put(part, tensors);
-    } else {
-      tensors_ = std::move(tensors);
+    if (assembly_.has_value()) {
+      assembly_->Put(part, std::exchange(own.tensors, {}));
     }
     return absl::OkStatus();
   }
@@ -235,12 +268,13 @@ class DecodeTask final : public LoadAhead<DecodedRows>::Task {
   absl::StatusOr<DecodedRows> Finish() override {
     DecodedRows decoded;
     decoded.first = first_row_;
-    decoded.inputs = parts_ > 1 ? assembly_->Take() : std::move(tensors_);
     for (Part& part : results_) {
       std::ranges::copy(part.rows, std::back_inserter(decoded.rows));
       std::ranges::move(part.skipped, std::back_inserter(decoded.skipped));
     }
+    std::ranges::sort(decoded.rows);
     std::ranges::sort(decoded.skipped, {}, &SkippedRow::row);
+    decoded.requests = MakeRequests(decoded.rows);
     Batch rest = batch_;
     if (!decoded.skipped.empty()) {
       std::vector<int64_t> indices;
@@ -252,7 +286,12 @@ class DecodeTask final : public LoadAhead<DecodedRows>::Task {
     for (const TensorColumn& input : data_.inputs) {
       if (input.decoder == nullptr && !decoded.rows.empty()) {
         BRAID_ASSIGN_OR_RETURN(HostTensor tensor, ReadTensor(*rest, input, first_row_));
-        decoded.inputs.push_back(std::move(tensor));
+        for (InputRows::Request& request : decoded.requests) {
+          BRAID_ASSIGN_OR_RETURN(HostTensor own, request.positions.empty()
+                                                     ? absl::StatusOr<HostTensor>(tensor)
+                                                     : SelectRows(tensor, request.positions));
+          request.inputs.push_back(std::move(own));
+        }
       }
     }
     if (!data_.options.keep.empty()) {
@@ -265,9 +304,10 @@ class DecodeTask final : public LoadAhead<DecodedRows>::Task {
   struct Part {
     std::vector<int64_t> rows;
     std::vector<SkippedRow> skipped;
+    std::vector<HostTensor> tensors;  // unless `assembly_` has them
   };
 
-  DecodeTask(const StreamData& data, Batch batch, int64_t first_row)
+  DecodeTask(const StreamData& data, Batch batch, int64_t first_row, int64_t request_rows)
       : data_(data), batch_(std::move(batch)), first_row_(first_row) {
     for (const TensorColumn& input : data_.inputs) {
       if (input.decoder != nullptr) {
@@ -275,8 +315,44 @@ class DecodeTask final : public LoadAhead<DecodedRows>::Task {
         std::ranges::move(TensorsOf(*input.decoder, input.name), std::back_inserter(decoded_));
       }
     }
-    parts_ = RowAssembly::Parts(decoded_, batch_->num_rows(), kPartRows);
+    if (batch_->num_rows() > request_rows && std::ranges::any_of(data_.inputs, IsPadded)) {
+      const std::vector<int64_t> lengths = PaddedLengths(*batch_, data_.inputs);
+      order_.resize(lengths.size());
+      std::iota(order_.begin(), order_.end(), 0);
+      std::ranges::stable_sort(order_, {},
+                               [&](int64_t row) { return lengths[static_cast<size_t>(row)]; });
+      part_rows_ = request_rows;
+      parts_ = static_cast<int>((batch_->num_rows() + request_rows - 1) / request_rows);
+    } else {
+      parts_ = RowAssembly::Parts(decoded_, batch_->num_rows(), kPartRows);
+    }
     results_.resize(static_cast<size_t>(parts_));
+  }
+
+  bool sorted() const { return !order_.empty(); }
+
+  // Returns the requests of all readable rows, without the columns that are not decoded.
+  std::vector<InputRows::Request> MakeRequests(const std::vector<int64_t>& rows) {
+    std::vector<InputRows::Request> requests;
+    if (rows.empty()) {
+      return requests;
+    }
+    if (!sorted()) {
+      requests.push_back(
+          {assembly_.has_value() ? assembly_->Take() : std::move(results_.front().tensors)});
+      return requests;
+    }
+    for (Part& part : results_) {
+      if (part.rows.empty()) {
+        continue;
+      }
+      InputRows::Request& request = requests.emplace_back();
+      request.inputs = std::move(part.tensors);
+      for (const int64_t row : part.rows) {
+        request.positions.push_back(std::ranges::lower_bound(rows, row) - rows.begin());
+      }
+    }
+    return requests;
   }
 
   const StreamData data_;
@@ -284,10 +360,11 @@ class DecodeTask final : public LoadAhead<DecodedRows>::Task {
   const int64_t first_row_;
   std::vector<EncodedColumn> encoded_;
   std::vector<Decoder::Output> decoded_;  // tensors of all encoded columns
+  std::vector<int64_t> order_;            // rows of the batch, by length; empty: not sorted
+  int64_t part_rows_ = kPartRows;
   int parts_ = 1;
   std::vector<Part> results_;
-  std::optional<RowAssembly> assembly_;  // for several parts
-  std::vector<HostTensor> tensors_;      // of one part
+  std::optional<RowAssembly> assembly_;  // for several parts of one request
 };
 
 // Rows that are decoded ahead, by all cores.
@@ -295,6 +372,7 @@ class DecodedStream final : public RowStream {
  public:
   DecodedStream(std::unique_ptr<RowScan> scan, int64_t first_row, const StreamData& data)
       : data_(data),
+        padded_(std::ranges::any_of(data.inputs, IsPadded)),
         cutter_(std::move(scan), data.inputs, data.options.data.path),
         next_row_(first_row) {
     size_t bytes = 1;
@@ -308,9 +386,10 @@ class DecodedStream final : public RowStream {
     limit_ = std::max<int64_t>(1, static_cast<int64_t>(kMaxDecodedBytes / bytes));
   }
 
-  absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) override {
+  absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows, int64_t window_rows) override {
     const absl::Time start = absl::Now();
     max_rows_ = std::min(max_rows, limit_);
+    window_rows_ = padded_ ? std::clamp(window_rows, max_rows_.load(), limit_) : max_rows_.load();
     if (ahead_ == nullptr) {  // The number of rows is known from here on.
       ahead_ = std::make_unique<LoadAhead<DecodedRows>>(
           "decoder", std::max(2, static_cast<int>(std::thread::hardware_concurrency())),
@@ -333,7 +412,8 @@ class DecodedStream final : public RowStream {
         std::ranges::move(rest_.skipped, std::back_inserter(skipped));
       }
     }
-    InputRows rows = Cut(std::min(max_rows, static_cast<int64_t>(rest_.rows.size())));
+    const auto count = static_cast<int64_t>(rest_.rows.size());
+    InputRows rows = rest_.ordered() ? Cut(std::min(max_rows, count)) : TakeWindow();
     rows.first = first < 0 ? rows.first : first;
     rows.skipped.insert(rows.skipped.begin(), std::make_move_iterator(skipped.begin()),
                         std::make_move_iterator(skipped.end()));
@@ -344,13 +424,49 @@ class DecodedStream final : public RowStream {
  private:
   // Called by one thread at a time.
   absl::StatusOr<std::unique_ptr<LoadAhead<DecodedRows>::Task>> MakeTask() {
-    BRAID_ASSIGN_OR_RETURN(Batch batch, cutter_.Take(max_rows_));
+    const int64_t request_rows = max_rows_;
+    BRAID_ASSIGN_OR_RETURN(Batch batch, TakeBatch(request_rows));
     if (batch == nullptr) {
       return nullptr;
     }
     const int64_t first = next_row_;
     next_row_ += batch->num_rows();
-    return DecodeTask::Create(data_, std::move(batch), first);
+    return DecodeTask::Create(data_, std::move(batch), first, request_rows);
+  }
+
+  // Returns the rows of the next task; null at the end.
+  absl::StatusOr<Batch> TakeBatch(int64_t request_rows) {
+    const int64_t max_rows = std::max(request_rows, window_rows_.load());
+    Batch batch = std::exchange(uncut_, nullptr);
+    if (batch == nullptr) {
+      BRAID_ASSIGN_OR_RETURN(batch, cutter_.Take(max_rows));
+    }
+    if (batch == nullptr || !padded_) {
+      return batch;
+    }
+    int64_t rows = 0;
+    int64_t bytes = 0;
+    for (const int64_t length : PaddedLengths(*batch, data_.inputs)) {
+      bytes += length;
+      if (rows == max_rows || (rows >= request_rows && bytes > kMaxSortedTextBytes)) {
+        uncut_ = batch->Slice(rows);
+        return batch->Slice(0, rows);
+      }
+      ++rows;
+    }
+    return batch;
+  }
+
+  // Removes all rows of rest_, which several requests may have.
+  InputRows TakeWindow() {
+    InputRows rows;
+    rows.first = rest_.first;
+    rows.count = static_cast<int64_t>(rest_.rows.size());
+    rows.skipped = std::move(rest_.skipped);
+    rows.requests = std::move(rest_.requests);
+    rows.kept = std::move(rest_.kept);
+    rest_ = DecodedRows();
+    return rows;
   }
 
   static InputRows LeftOut(int64_t first, std::vector<SkippedRow> skipped) {
@@ -366,8 +482,9 @@ class DecodedStream final : public RowStream {
     rows.first = rest_.first;
     rows.count = count;
     const auto total = static_cast<int64_t>(rest_.rows.size());
-    for (HostTensor& tensor : rest_.inputs) {
-      rows.inputs.push_back(SliceRows(tensor, 0, count));
+    InputRows::Request& request = rows.requests.emplace_back();
+    for (HostTensor& tensor : rest_.requests.front().inputs) {
+      request.inputs.push_back(SliceRows(tensor, 0, count));
       tensor = SliceRows(tensor, count, total);
     }
     if (rest_.kept != nullptr) {
@@ -386,10 +503,14 @@ class DecodedStream final : public RowStream {
   }
 
   const StreamData data_;
-  int64_t limit_ = 1;                 // rows of a request
-  std::atomic<int64_t> max_rows_{1};  // of the next batches
+  int64_t limit_ = 1;  // rows of a request, or of several
+  const bool padded_;  // rows may be sorted by length
+  // Of the next batches.
+  std::atomic<int64_t> max_rows_{1};
+  std::atomic<int64_t> window_rows_{1};
   // Used by MakeTask().
   BatchCutter cutter_;
+  Batch uncut_;  // rows after the last window, before those of cutter_; null: none
   int64_t next_row_;
 
   DecodedRows rest_;  // that Next() has not returned yet

@@ -89,6 +89,15 @@ absl::StatusOr<std::shared_ptr<arrow::ChunkedArray>> ColumnOfOutput(const Gather
   }
   std::vector<std::shared_ptr<arrow::Array>> pieces;
   for (const HostTensor& piece : output.pieces) {
+    if (!std::equal(output.shape.begin() + 1, output.shape.end(), piece.shape.begin() + 1,
+                    piece.shape.end())) {
+      return InvalidField(
+          kOutputsField,
+          absl::StrCat("output '", output.name, "' has shapes ",
+                       ShapeString(output.pieces.front().shape), " and ", ShapeString(piece.shape),
+                       " for texts of different lengths (expected rows of one shape; set "
+                       "pad_to_max_length, or choose other outputs)"));
+    }
     const DataType type = piece.type == DataType::kBf16 ? DataType::kFp32 : piece.type;
     BRAID_ASSIGN_OR_RETURN(const HostTensor converted, ConvertTensor(piece, type, 1, 0));
     BRAID_ASSIGN_OR_RETURN(std::shared_ptr<arrow::Array> array, ToArray(converted));

@@ -1,13 +1,82 @@
 #include "server/jobs/inference_job.h"
 
+#include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/base/status.h"
+#include "server/data/tensor_conversion.h"
 #include "server/jobs/early_saves.h"
 
 namespace braid {
+namespace {
+
+// Limits on the rows that are sorted by length together: requests, as in training, bytes of their
+// results, and time until they are written.
+constexpr int64_t kWindowRequests = 50;
+constexpr size_t kMaxWindowBytes = size_t{64} << 20;
+constexpr absl::Duration kMaxWindowTime = absl::Seconds(5);
+
+// Returns true if the rows of an output have the same shape in all requests.
+bool HasOneRowShape(const std::vector<ScoredRequest>& scored, size_t output) {
+  const std::vector<int64_t>& first = scored.front().result.outputs[output].shape;
+  return std::ranges::all_of(scored, [&](const ScoredRequest& request) {
+    const std::vector<int64_t>& shape = request.result.outputs[output].shape;
+    return std::equal(first.begin() + 1, first.end(), shape.begin() + 1, shape.end());
+  });
+}
+
+// Returns an output of all `rows` rows, in order. If their shapes differ, which only an output that
+// is not written may have, returns the pieces of all requests as they are.
+absl::StatusOr<GatheredTensor> JoinOutput(const std::vector<ScoredRequest>& scored, size_t output,
+                                          int64_t rows) {
+  GatheredTensor whole = scored.front().result.outputs[output];
+  whole.pieces.clear();
+  whole.shape.front() = rows;
+  whole.bytes = 0;
+  for (const ScoredRequest& request : scored) {
+    whole.bytes += request.result.outputs[output].bytes;
+  }
+  if (!HasOneRowShape(scored, output)) {
+    for (const ScoredRequest& request : scored) {
+      std::ranges::copy(request.result.outputs[output].pieces, std::back_inserter(whole.pieces));
+    }
+    return whole;
+  }
+  const size_t row_bytes = whole.bytes / static_cast<size_t>(rows);
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char> memory, AllocateHost(whole.bytes));
+  for (const ScoredRequest& request : scored) {
+    auto position = request.positions.begin();
+    for (const HostTensor& piece : request.result.outputs[output].pieces) {
+      const auto* row = static_cast<const char*>(piece.data);
+      for (int64_t r = 0; r < piece.rows(); ++r, row += row_bytes) {
+        std::memcpy(memory.get() + static_cast<size_t>(*position++) * row_bytes, row, row_bytes);
+      }
+    }
+  }
+  whole.pieces = {{whole.name, whole.type, whole.shape, memory.get(), whole.bytes, memory}};
+  return whole;
+}
+
+// Returns the result of all `rows` rows, in order.
+absl::StatusOr<InferenceResult> JoinResults(std::vector<ScoredRequest> scored, int64_t rows) {
+  if (scored.front().positions.empty()) {
+    return std::move(scored.front().result);
+  }
+  InferenceResult joined;
+  joined.version = scored.front().result.version;
+  for (size_t output = 0; output < scored.front().result.outputs.size(); ++output) {
+    BRAID_ASSIGN_OR_RETURN(GatheredTensor whole, JoinOutput(scored, output, rows));
+    joined.outputs.push_back(std::move(whole));
+  }
+  return joined;
+}
+
+}  // namespace
 
 InferenceJob::InferenceJob(int64_t version, std::unique_ptr<JobModel> model,
                            std::unique_ptr<InputSource> input, std::unique_ptr<JobOutput> output,
@@ -74,6 +143,7 @@ absl::Status InferenceJob::OpenModel(JobContext* context) {
 absl::Status InferenceJob::Score(JobContext* context, int64_t first_row) {
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<RowStream> stream, input_->Open(first_row));
   Requests requests;
+  started_ = absl::Now();
   EarlySaves early_saves(crashed_, absl::Now());
   while (context->stop() == JobStop::kNone) {
     BRAID_RETURN_IF_ERROR(data_check_.Run([this] { return input_->CheckUnchanged(); }));
@@ -81,7 +151,9 @@ absl::Status InferenceJob::Score(JobContext* context, int64_t first_row) {
       BRAID_ASSIGN_OR_RETURN(const int64_t durable, output_->FinishPart());
       BRAID_RETURN_IF_ERROR(SetDurable(context, durable));
     }
-    absl::StatusOr<std::optional<InputRows>> read = stream->Next(model_->request_rows());
+    const int64_t request_rows = model_->request_rows();
+    absl::StatusOr<std::optional<InputRows>> read =
+        stream->Next(request_rows, WindowRows(request_rows));
     if (absl::IsCancelled(read.status()) && context->stop() != JobStop::kNone) {
       break;
     }
@@ -106,13 +178,8 @@ absl::Status InferenceJob::Score(JobContext* context, int64_t first_row) {
       progress_.rows = rows->end();
       continue;
     }
-    while (requests.size() >= model_->max_in_flight()) {
-      BRAID_RETURN_IF_ERROR(Collect(context, &requests));
-    }
     progress_.wait_seconds += absl::ToDoubleSeconds(rows->waited);
-    std::vector<HostTensor> inputs = std::move(rows->inputs);
-    const int64_t count = rows->count;
-    model_->Infer(std::move(inputs), count, requests.Push(*std::move(rows)));
+    BRAID_RETURN_IF_ERROR(Send(context, *std::move(rows), &requests));
   }
   while (!requests.empty()) {
     BRAID_RETURN_IF_ERROR(Collect(context, &requests));
@@ -120,16 +187,65 @@ absl::Status InferenceJob::Score(JobContext* context, int64_t first_row) {
   return Stop(context);
 }
 
-absl::Status InferenceJob::Collect(JobContext* context, Requests* requests) {
-  const Requests::Ended ended = requests->Pop();
-  const InputRows& rows = ended.context;
-  if (!ended.result.ok()) {
-    return absl::Status(ended.result.status().code(),
-                        absl::StrCat("rows ", rows.first, " to ", rows.end() - 1, ": ",
-                                     ended.result.status().message()));
+int64_t InferenceJob::WindowRows(int64_t request_rows) const {
+  if (!model_->independent_rows() || scored_rows_ == 0) {
+    return request_rows;
   }
+  // The clock may have been set back.
+  const absl::Duration elapsed = std::max(absl::Now() - started_, absl::Nanoseconds(1));
+  const double limit =
+      std::min({static_cast<double>(kWindowRequests * request_rows),
+                static_cast<double>(kMaxWindowBytes / output_row_bytes_),
+                static_cast<double>(scored_rows_) * absl::FDivDuration(kMaxWindowTime, elapsed)});
+  return std::max(request_rows, static_cast<int64_t>(limit));
+}
+
+absl::Status InferenceJob::Send(JobContext* context, InputRows rows, Requests* requests) {
+  std::vector<InputRows::Request> unsent = std::exchange(rows.requests, {});
+  const auto window = std::make_shared<Window>();
+  window->rows = std::move(rows);
+  window->waiting = unsent.size();
+  for (InputRows::Request& request : unsent) {
+    while (requests->size() >= model_->max_in_flight()) {
+      BRAID_RETURN_IF_ERROR(Collect(context, requests));
+    }
+    if (context->stop() != JobStop::kNone) {
+      break;
+    }
+    const int64_t count = request.rows();
+    model_->Infer(std::move(request.inputs), count,
+                  requests->Push({window, std::move(request.positions)}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InferenceJob::Collect(JobContext* context, Requests* requests) {
+  Requests::Ended ended = requests->Pop();
+  Window& window = *ended.context.window;
+  const InputRows& rows = window.rows;
+  if (!ended.result.ok()) {
+    return absl::Status(
+        ended.result.status().code(),
+        absl::StrCat(ended.context.positions.empty() ? "rows " : "some of the rows ", rows.first,
+                     " to ", rows.end() - 1, ": ", ended.result.status().message()));
+  }
+  const int64_t scored = ended.context.positions.empty()
+                             ? rows.count
+                             : static_cast<int64_t>(ended.context.positions.size());
+  size_t bytes = 0;
+  for (const GatheredTensor& output : ended.result->outputs) {
+    bytes += output.bytes;
+  }
+  scored_rows_ += scored;
+  output_row_bytes_ = std::max(output_row_bytes_, bytes / static_cast<size_t>(scored));
+  window.scored.push_back({std::move(ended.context.positions), *std::move(ended.result)});
+  if (--window.waiting > 0) {
+    return absl::OkStatus();
+  }
+  BRAID_ASSIGN_OR_RETURN(const InferenceResult result,
+                         JoinResults(std::move(window.scored), rows.count));
   BRAID_RETURN_IF_ERROR(AddSkipped(context, rows));
-  BRAID_ASSIGN_OR_RETURN(const int64_t durable, output_->Write(rows, *ended.result));
+  BRAID_ASSIGN_OR_RETURN(const int64_t durable, output_->Write(rows, result));
   output_rows_ += rows.count;
   progress_.rows = rows.end();
   return SetDurable(context, durable);

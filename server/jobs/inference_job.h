@@ -24,12 +24,21 @@
 
 namespace braid {
 
-// Rows of a dataset from `first` on: `count` rows, and those that were left out among them.
+// Rows of a dataset from `first` on: `count` rows, and those that were left out among them. They
+// are written together, after all their requests have succeeded.
 struct InputRows {
+  struct Request {
+    std::vector<HostTensor> inputs;  // with dim 0 = rows of the request
+    // Positions of its rows, in [0, count). Empty: the request has all rows, in order.
+    std::vector<int64_t> positions = {};
+
+    int64_t rows() const { return inputs.front().rows(); }
+  };
+
   int64_t first = 0;
   int64_t count = 0;  // 0: only at the end of the data
   std::vector<SkippedRow> skipped;
-  std::vector<HostTensor> inputs;
+  std::vector<Request> requests;  // each row is in one of them
   // Columns that are copied to the output, as the output reads them; nullptr: none.
   std::shared_ptr<const void> kept;
   absl::Duration waited;  // time that Next() waited for data
@@ -42,8 +51,11 @@ struct InputRows {
 class RowStream {
  public:
   virtual ~RowStream() = default;
-  // Waits for the next rows, at most `max_rows`. Returns nullopt at the end of the data.
-  virtual absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) = 0;
+  // Waits for the next rows. Returns nullopt at the end of the data. They have one request of at
+  // most `max_rows`; or, if that saves padding, several of rows of similar length, which have at
+  // most `window_rows` together. The values may be those of an earlier call for rows that are
+  // prepared ahead, except that a single request never has more than `max_rows`.
+  virtual absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows, int64_t window_rows) = 0;
 };
 
 // Dataset of an inference job. Thread-compatible. Methods block.
@@ -71,8 +83,17 @@ class JobModel {
   // Open().
   virtual int64_t request_rows() const = 0;
   virtual size_t max_in_flight() const = 0;
+  // True if the result of a row does not depend on the other rows of its request. Valid after
+  // Open().
+  virtual bool independent_rows() const = 0;
   // Queues a request. Calls `done` once: each output has `rows` rows. `inputs` may be in any order.
   virtual void Infer(std::vector<HostTensor> inputs, int64_t rows, Done done) = 0;
+};
+
+// Result of one of the requests of InputRows.
+struct ScoredRequest {
+  std::vector<int64_t> positions;  // see InputRows::Request
+  InferenceResult result;
 };
 
 // Output of a job, written in parts. Thread-compatible. Methods block.
@@ -117,7 +138,17 @@ class InferenceJob final : public Job {
     int64_t rows = 0;     // of the output
     SkippedRows skipped;  // by row of the output
   };
-  using Requests = InFlight<InferenceResult, InputRows>;
+  // Rows whose requests were sent.
+  struct Window {
+    InputRows rows;      // without requests
+    size_t waiting = 0;  // requests without a result
+    std::vector<ScoredRequest> scored;
+  };
+  struct Sent {
+    std::shared_ptr<Window> window;
+    std::vector<int64_t> positions;  // see InputRows::Request
+  };
+  using Requests = InFlight<InferenceResult, Sent>;
 
   static absl::StatusOr<Memory> ReadMemory(const std::string& text);
   std::string WriteMemory() const;
@@ -130,7 +161,12 @@ class InferenceJob final : public Job {
   absl::Status AddSkipped(JobContext* context, const InputRows& rows);
   // Scores all rows from `first_row` of the dataset on.
   absl::Status Score(JobContext* context, int64_t first_row);
-  // Writes the rows of the oldest request.
+  // Returns how many of the next rows may be sorted by length. Bounds the results in memory, and
+  // the work that a crash loses.
+  int64_t WindowRows(int64_t request_rows) const;
+  // Sends the requests of the rows, until the job must stop.
+  absl::Status Send(JobContext* context, InputRows rows, Requests* requests);
+  // Takes the result of the oldest request. Writes the rows of its window after the last one.
   absl::Status Collect(JobContext* context, Requests* requests);
   absl::Status Stop(JobContext* context);
   // Records that `rows` of the output are in complete parts, and shows the progress.
@@ -146,6 +182,10 @@ class InferenceJob final : public Job {
   JobProgress progress_;
   Memory memory_;            // set by Run()
   int64_t output_rows_ = 0;  // written
+  // Of this run, for WindowRows().
+  absl::Time started_;
+  int64_t scored_rows_ = 0;
+  size_t output_row_bytes_ = 1;  // most bytes of the outputs of a row
   SkippedRowLog skipped_log_;
   PacedCheck data_check_;
 };

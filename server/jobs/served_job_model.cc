@@ -86,6 +86,10 @@ size_t ServedJobModel::max_in_flight() const {
   return queue_->version().replicas().size() + 2;
 }
 
+bool ServedJobModel::independent_rows() const {
+  return queue_->version().config().merges_requests();
+}
+
 void ServedJobModel::Infer(std::vector<HostTensor> inputs, int64_t rows, Done done) {
   const ModelConfig& config = queue_->version().config();
   const bool dropped = !config.batched() && DropRowDim(config, &inputs);

@@ -37,6 +37,7 @@ class ServedJobModel final : public JobModel {
   absl::StatusOr<int64_t> Open(int64_t version) override;
   int64_t request_rows() const override;
   size_t max_in_flight() const override;
+  bool independent_rows() const override;
   void Infer(std::vector<HostTensor> inputs, int64_t rows, Done done) override;
 
  private:

@@ -1,4 +1,5 @@
 // Datasets of jobs whose columns are decoded.
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "server/jobs/dataset_batches.h"
 #include "server/jobs/dataset_input.h"
 #include "server/storage/checksum.h"
+#include "tests/fakes/byte_decoder.h"
 #include "tests/fakes/host_tensors.h"
 #include "tests/fakes/number_decoder.h"
 #include "tests/fakes/status_matchers.h"
@@ -24,6 +26,7 @@
 namespace braid {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -73,7 +76,7 @@ class DatasetDecodeTest : public ::testing::Test {
     const auto stream = input.Open(first_row).value();
     std::vector<InputRows> all;
     int64_t next = first_row;
-    while (auto rows = stream->Next(max_rows).value()) {
+    while (auto rows = stream->Next(max_rows, max_rows).value()) {
       EXPECT_EQ(rows->first, next);
       next = rows->end();
       all.push_back(*std::move(rows));
@@ -98,7 +101,7 @@ TEST_F(DatasetDecodeTest, StreamsReadableRowsInOrderFromAnyRow) {
         const auto* kept = static_cast<const arrow::RecordBatch*>(rows.kept.get());
         for (int64_t r = 0; r < rows.count; ++r) {
           ids.push_back(Int64s(*kept, "id")[static_cast<size_t>(r)]);
-          EXPECT_EQ(ValuesOf<float>(rows.inputs.at(0))[static_cast<size_t>(3 * r)],
+          EXPECT_EQ(ValuesOf<float>(rows.requests.at(0).inputs.at(0))[static_cast<size_t>(3 * r)],
                     static_cast<float>(10 * ids.back()));
         }
       }
@@ -112,6 +115,118 @@ TEST_F(DatasetDecodeTest, StreamsReadableRowsInOrderFromAnyRow) {
       EXPECT_EQ(skipped, static_cast<size_t>(kRows - first) - expected.size());
     }
   }
+}
+
+// Texts of 1 to 40 bytes; row r starts with byte r + 40. Each seventh and the last are unreadable.
+class TextWindowTest : public DatasetDecodeTest {
+ protected:
+  static constexpr int64_t kTexts = 200;
+
+  void SetUp() override {
+    DatasetDecodeTest::SetUp();
+    std::string ids;
+    std::string texts;
+    for (int64_t row = 0; row < kTexts; ++row) {
+      absl::StrAppend(&ids, row == 0 ? "[" : ",", row);
+      absl::StrAppend(&texts, row == 0 ? "[\"" : ",\"", TextOf(row), "\"");
+    }
+    WriteParquet(dir_.path() / "texts.parquet", *MakeBatch({{"text", arrow::utf8(), texts + "]"},
+                                                            {"id", arrow::int64(), ids + "]"}}));
+    config_.inputs[0] = {.name = "x", .type = DataType::kInt64, .dims = {kUnknownDim}};
+    config_.inputs[0].decoder = std::make_shared<const ByteDecoder>();
+    config_.inputs[0].decode_json = "{}";
+  }
+
+  static bool IsText(int64_t row) { return row % 7 != 3 && row < kTexts - 1; }
+  static std::string TextOf(int64_t row) {
+    return (IsText(row) ? "" : "!") + std::string(static_cast<size_t>(1 + row * 37 % 40), 'a') +
+           std::to_string(row);
+  }
+
+  // Opens the texts, with their IDs as a second input and as a kept column.
+  std::unique_ptr<RowStream> Open(int64_t first_row) {
+    DatasetOptions options = MakeOptions();
+    options.path = "texts.parquet";
+    options.inputs = {{"x", {"text"}}, {"id", {"id"}}};
+    input_ = std::make_unique<DatasetInput>(DatasetInput::Options{options, {"id"}}, Directories());
+    std::string identity;
+    EXPECT_EQ(input_->Rows(&context_, &identity).value(), kTexts);
+    return input_->Open(first_row).value();
+  }
+
+  // Checks the requests, and returns the number of their elements.
+  static int64_t CheckRequests(const InputRows& rows, int64_t max_rows) {
+    const std::vector<int64_t> kept =
+        Int64s(*static_cast<const arrow::RecordBatch*>(rows.kept.get()), "id");
+    EXPECT_THAT(kept, SizeIs(rows.count));
+    std::vector<bool> seen(kept.size());
+    int64_t elements = 0;
+    for (const InputRows::Request& request : rows.requests) {
+      EXPECT_LE(request.rows(), max_rows);
+      const std::vector<int64_t> texts = ValuesOf<int64_t>(request.inputs.at(0));
+      const std::vector<int64_t> ids = ValuesOf<int64_t>(request.inputs.at(1));
+      elements += static_cast<int64_t>(texts.size());
+      const size_t width = texts.size() / ids.size();
+      for (size_t r = 0; r < ids.size(); ++r) {
+        const size_t position =
+            request.positions.empty() ? r : static_cast<size_t>(request.positions[r]);
+        EXPECT_EQ(kept[position], ids[r]);
+        EXPECT_FALSE(seen[position]);
+        seen[position] = true;
+        const std::string text = TextOf(ids[r]);
+        EXPECT_TRUE(std::equal(text.begin(), text.end(), texts.begin() + r * width));
+      }
+    }
+    EXPECT_THAT(seen, Each(true));
+    return elements;
+  }
+
+  // Reads all rows from `first_row` on, and returns the number of elements of all requests.
+  int64_t ReadTexts(int64_t first_row, int64_t max_rows, int64_t window_rows) {
+    const std::unique_ptr<RowStream> stream = Open(first_row);
+    int64_t next = first_row;
+    int64_t elements = 0;
+    while (const auto rows = stream->Next(max_rows, window_rows).value()) {
+      EXPECT_EQ(rows->first, next);
+      EXPECT_LE(rows->count, std::max(max_rows, window_rows));
+      for (const SkippedRow& skipped : rows->skipped) {
+        EXPECT_FALSE(IsText(skipped.row));
+        EXPECT_GE(skipped.row, next);
+        EXPECT_LT(skipped.row, rows->end());
+      }
+      next = rows->end();
+      elements += rows->count == 0 ? 0 : CheckRequests(*rows, max_rows);
+    }
+    EXPECT_EQ(next, kTexts);
+    return elements;
+  }
+
+  std::unique_ptr<DatasetInput> input_;
+};
+
+TEST_F(TextWindowTest, RequestsOfAWindowHaveEachRowOnce) {
+  for (const int64_t max_rows : {1, 4, 1000}) {
+    for (const int64_t window_rows : {1, 30, 1000}) {
+      for (const int64_t first_row : {0, 3, 57, 199}) {
+        ReadTexts(first_row, max_rows, window_rows);
+      }
+    }
+  }
+}
+
+TEST_F(TextWindowTest, RowsOfSimilarLengthHaveLittlePadding) {
+  int64_t bytes = 0;
+  for (int64_t row = 0; row < kTexts; ++row) {
+    bytes += IsText(row) ? static_cast<int64_t>(TextOf(row).size()) : 0;
+  }
+  EXPECT_GT(ReadTexts(0, 8, 8), bytes * 15 / 10);
+  EXPECT_LT(ReadTexts(0, 8, kTexts), bytes * 11 / 10);
+}
+
+TEST_F(TextWindowTest, RowsOfOneRequestKeepTheirOrder) {
+  const auto rows = Open(0)->Next(50, 50).value();
+  ASSERT_THAT(rows->requests, SizeIs(1));
+  EXPECT_THAT(rows->requests.front().positions, IsEmpty());
 }
 
 TEST_F(DatasetDecodeTest, TrainsOnReadableRows) {
@@ -165,7 +280,7 @@ TEST_F(DatasetDecodeTest, FailsAtTheFirstUnreadableRowUnlessRowsMayBeLeftOut) {
   DatasetInput input({options, {}}, Directories());
   std::string identity;
   EXPECT_THAT(input.Rows(&context_, &identity), IsOk());
-  EXPECT_THAT(input.Open(0).value()->Next(100),
+  EXPECT_THAT(input.Open(0).value()->Next(100, 100),
               RefusesField("spec.infer.data.path", HasSubstr("column 'image', row 3: not a num")));
 }
 
@@ -295,7 +410,7 @@ TEST_F(DatasetDecodeTest, DecodesNoMoreRowsWhenTheJobMustStop) {
   std::string identity;
   EXPECT_THAT(input.Rows(&context_, &identity), IsOk());
   context_.decide_stop = [](const JobProgress&) { return JobStop::kCancel; };
-  EXPECT_THAT(input.Open(0).value()->Next(4),
+  EXPECT_THAT(input.Open(0).value()->Next(4, 4),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
 }
 

@@ -56,16 +56,16 @@ TEST_F(DatasetInputTest, StreamsRowsFromAnyRow) {
     BRAID_ASSERT_OK_AND_ASSIGN(const auto stream, input.Open(first));
     int64_t next = first;
     while (true) {
-      BRAID_ASSERT_OK_AND_ASSIGN(const auto rows, stream->Next(16));
+      BRAID_ASSERT_OK_AND_ASSIGN(const auto rows, stream->Next(16, 16));
       if (!rows.has_value()) {
         break;
       }
       EXPECT_EQ(rows->first, next);
       EXPECT_LE(rows->count, 16);
-      ASSERT_EQ(rows->inputs.size(), 1u);
-      EXPECT_EQ(rows->inputs[0].name, "input");
-      EXPECT_THAT(rows->inputs[0].shape, ElementsAre(rows->count, 2));
-      EXPECT_EQ(ValuesOf<float>(rows->inputs[0])[0], static_cast<float>(next));
+      ASSERT_EQ(rows->requests.at(0).inputs.size(), 1u);
+      EXPECT_EQ(rows->requests.at(0).inputs[0].name, "input");
+      EXPECT_THAT(rows->requests.at(0).inputs[0].shape, ElementsAre(rows->count, 2));
+      EXPECT_EQ(ValuesOf<float>(rows->requests.at(0).inputs[0])[0], static_cast<float>(next));
       const auto& kept = *static_cast<const arrow::RecordBatch*>(rows->kept.get());
       EXPECT_EQ(Int64s(kept, "id"), Count(next, next + rows->count));
       EXPECT_EQ(kept.schema()->metadata(), nullptr);
@@ -87,25 +87,27 @@ TEST_F(DatasetInputTest, JoinsSmallBatches) {
   const auto stream = Open(&input, 3);
   int64_t next = 3;
   for (const int64_t count : {16, 16, 16, 16, 16, 16, 1}) {
-    BRAID_ASSERT_OK_AND_ASSIGN(const auto rows, stream->Next(16));
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto rows, stream->Next(16, 16));
     EXPECT_EQ(rows->first, next);
     EXPECT_EQ(rows->count, count);
-    EXPECT_THAT(rows->inputs[0].shape, ElementsAre(count, 2));
-    EXPECT_EQ(ValuesOf<float>(rows->inputs[0]).back(), static_cast<float>(next + count) - 0.5F);
+    EXPECT_THAT(rows->requests.at(0).inputs[0].shape, ElementsAre(count, 2));
+    EXPECT_EQ(ValuesOf<float>(rows->requests.at(0).inputs[0]).back(),
+              static_cast<float>(next + count) - 0.5F);
     EXPECT_EQ(Int64s(*static_cast<const arrow::RecordBatch*>(rows->kept.get()), "id"),
               Count(next, next + count));
     next += count;
   }
-  EXPECT_FALSE(stream->Next(16).value().has_value());
+  EXPECT_FALSE(stream->Next(16, 16).value().has_value());
 }
 
 TEST_F(DatasetInputTest, DoesNotCopyRowsOfALargeBatch) {
   WriteIpc(dir_.path() / "ids.arrow", {MakeIds(0, 100)});
   DatasetInput input = Make("ids.arrow");
   const auto stream = Open(&input, 0);
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto first, stream->Next(16));
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto second, stream->Next(16));
-  EXPECT_EQ(static_cast<const char*>(first->inputs[0].data) + 16 * 8, second->inputs[0].data);
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto first, stream->Next(16, 16));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto second, stream->Next(16, 16));
+  EXPECT_EQ(static_cast<const char*>(first->requests.at(0).inputs[0].data) + 16 * 8,
+            second->requests.at(0).inputs[0].data);
 }
 
 TEST_F(DatasetInputTest, DoesNotJoinListsOfDifferentLengths) {
@@ -116,9 +118,9 @@ TEST_F(DatasetInputTest, DoesNotJoinListsOfDifferentLengths) {
            {lists("[[1, 2]]"), lists("[[3, 4]]"), lists("[[5], [6]]"), lists("[null]")});
   DatasetInput input = Make("lists.arrow", {});
   const auto stream = Open(&input, 0);
-  EXPECT_THAT(stream->Next(16).value()->inputs[0].shape, ElementsAre(2, 2));
-  EXPECT_THAT(stream->Next(16).value()->inputs[0].shape, ElementsAre(2, 1));
-  EXPECT_THAT(stream->Next(16), RefusesField("spec.infer.data.path", HasSubstr("row 4: null")));
+  EXPECT_THAT(stream->Next(16, 16).value()->requests.at(0).inputs[0].shape, ElementsAre(2, 2));
+  EXPECT_THAT(stream->Next(16, 16).value()->requests.at(0).inputs[0].shape, ElementsAre(2, 1));
+  EXPECT_THAT(stream->Next(16, 16), RefusesField("spec.infer.data.path", HasSubstr("row 4: null")));
 }
 
 TEST_F(DatasetInputTest, JoinsCategoriesWithDifferentDictionaries) {
@@ -136,7 +138,7 @@ TEST_F(DatasetInputTest, JoinsCategoriesWithDifferentDictionaries) {
   }
   DatasetInput input = Make("parts", {"category"});
   const auto stream = Open(&input, 0);
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto rows, stream->Next(16));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto rows, stream->Next(16, 16));
   EXPECT_EQ(rows->count, 4);
   const auto& kept = *static_cast<const arrow::RecordBatch*>(rows->kept.get());
   const auto& categories = static_cast<const arrow::DictionaryArray&>(*kept.column(0));
@@ -154,13 +156,13 @@ TEST_F(DatasetInputTest, KeepsColumnsThatAreNoTensors) {
                                                           {"day", arrow::date32(), "[0, 1]"}}));
   DatasetInput input = Make("names.parquet", {"day", "x", "name"});
   const auto stream = Open(&input, 0);
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto rows, stream->Next(16));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto rows, stream->Next(16, 16));
   const auto& kept = *static_cast<const arrow::RecordBatch*>(rows->kept.get());
   EXPECT_THAT(kept.schema()->field_names(), ElementsAre("day", "x", "name"));
   EXPECT_EQ(kept.column(2)->ToString(), "[\n  \"a\",\n  null\n]");
   DatasetInput without = Make("names.parquet", {});
   const auto inputs = Open(&without, 0);
-  EXPECT_EQ(inputs->Next(16).value()->kept, nullptr);
+  EXPECT_EQ(inputs->Next(16, 16).value()->kept, nullptr);
 }
 
 TEST_F(DatasetInputTest, NamesTheField) {
@@ -181,8 +183,8 @@ TEST_F(DatasetInputTest, NamesTheRowThatCannotBeUsed) {
                *MakeBatch({{"x", arrow::float32(), "[1, 2, 3, null]"}}));
   DatasetInput input = Make("nulls.parquet", {});
   const auto stream = Open(&input, 1);
-  EXPECT_THAT(stream->Next(1), IsOk());
-  EXPECT_THAT(stream->Next(2),
+  EXPECT_THAT(stream->Next(1, 1), IsOk());
+  EXPECT_THAT(stream->Next(2, 2),
               RefusesField("spec.infer.data.path", HasSubstr("column 'x', row 3: null")));
 }
 

@@ -25,6 +25,7 @@ class FakeInput final : public InputSource {
  public:
   FakeInput(int64_t rows, std::string name) : rows_(rows), name_(std::move(name)) {}
 
+  bool reverses = false;   // several requests may have the rows
   int64_t change_at = -1;  // row whose read finds that the data has changed; -1: none
   absl::Status error;      // of that read
 
@@ -46,7 +47,7 @@ class FakeInput final : public InputSource {
   class Stream final : public RowStream {
    public:
     Stream(FakeInput* input, int64_t next) : input_(input), end_(input->rows_), next_(next) {}
-    absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows) override {
+    absl::StatusOr<std::optional<InputRows>> Next(int64_t max_rows, int64_t window_rows) override {
       if (next_ == end_) {
         return std::nullopt;
       }
@@ -56,13 +57,33 @@ class FakeInput final : public InputSource {
       }
       InputRows rows;
       rows.first = next_;
-      rows.count = std::min(max_rows, end_ - next_);
-      rows.inputs = {MakeRows("x", rows.count, static_cast<double>(next_))};
+      rows.count = std::min(input_->reverses ? window_rows : max_rows, end_ - next_);
+      if (rows.count > max_rows) {
+        rows.requests = Reversed(rows, max_rows);
+      } else {
+        rows.requests = {{{MakeRows("x", rows.count, static_cast<double>(next_))}}};
+      }
       next_ += rows.count;
       return rows;
     }
 
    private:
+    // Returns requests for the rows, from the last one to the first.
+    static std::vector<InputRows::Request> Reversed(const InputRows& rows, int64_t max_rows) {
+      std::vector<InputRows::Request> requests;
+      for (int64_t end = rows.count; end > 0; end -= max_rows) {
+        std::vector<float> values;
+        std::vector<int64_t> positions;
+        for (int64_t row = end - 1; row >= std::max<int64_t>(0, end - max_rows); --row) {
+          positions.push_back(row);
+          values.push_back(static_cast<float>(rows.first + row));
+        }
+        const auto count = static_cast<int64_t>(values.size());
+        requests.push_back({{MakeHost<float>("x", {count, 1}, values)}, positions});
+      }
+      return requests;
+    }
+
     FakeInput* const input_;
     const int64_t end_;
     int64_t next_;
@@ -87,6 +108,7 @@ class FakeModel final : public JobModel {
   }
   int64_t request_rows() const override { return 3; }
   size_t max_in_flight() const override { return 2; }
+  bool independent_rows() const override { return independent; }
   void Infer(std::vector<HostTensor> inputs, int64_t rows, Done done) override {
     thread_.Post([this, inputs = std::move(inputs), rows, done = std::move(done)]() mutable {
       if (ValuesOf<float>(inputs[0])[0] == fail_at) {
@@ -96,11 +118,18 @@ class FakeModel final : public JobModel {
       InferenceResult result;
       result.version = version_;
       result.outputs = {{"y", DataType::kFp32, {rows, 1}, inputs[0].bytes, {inputs[0]}}};
+      if (variable_output) {
+        HostTensor wide = MakeHost<float>("wide", {rows, rows},
+                                          std::vector<float>(static_cast<size_t>(rows * rows)));
+        result.outputs.push_back({"wide", DataType::kFp32, wide.shape, wide.bytes, {wide}});
+      }
       done(std::move(result));
     });
   }
 
   float fail_at = -1;
+  bool independent = true;
+  bool variable_output = false;  // has an output of shape [rows, rows]
 
  private:
   const int64_t newest_;
@@ -112,6 +141,7 @@ struct FakeFiles {
   std::vector<float> parts;  // complete
   std::vector<float> output;
   std::vector<int64_t> versions;
+  std::vector<int64_t> writes;  // rows of each
   bool closed = false;
 };
 
@@ -129,6 +159,7 @@ class FakeOutput final : public JobOutput {
     const std::vector<float> values = ValuesOf<float>(result.outputs.at(0));
     part_.insert(part_.end(), values.begin(), values.end());
     files_->versions.push_back(result.version);
+    files_->writes.push_back(rows.count);
     return Size(part_) >= part_rows_ ? FinishPart() : Size(files_->parts);
   }
   absl::StatusOr<int64_t> FinishPart() override {
@@ -158,7 +189,10 @@ class InferenceJobTest : public ::testing::Test {
   absl::StatusOr<JobResult> Run() {
     auto model = std::make_unique<FakeModel>(newest_);
     model->fail_at = fail_at_;
+    model->independent = independent_;
+    model->variable_output = variable_output_;
     auto input = std::make_unique<FakeInput>(rows_, data_);
+    input->reverses = reverses_;
     input->change_at = change_at_;
     input->error = read_error_;
     JobRecord record;
@@ -180,6 +214,9 @@ class InferenceJobTest : public ::testing::Test {
   int64_t rows_ = 20;
   std::string data_ = "a";
   float fail_at_ = -1;
+  bool reverses_ = false;
+  bool independent_ = true;
+  bool variable_output_ = false;
   int64_t change_at_ = -1;
   absl::Status read_error_;
   FakeFiles files_;
@@ -195,6 +232,56 @@ TEST_F(InferenceJobTest, WritesEachRowOnceInOrder) {
   EXPECT_EQ(context_.progress.rows, 20);
   EXPECT_EQ(context_.progress.total_rows, 20);
   EXPECT_EQ(context_.saved.durable_rows, 20);
+}
+
+TEST_F(InferenceJobTest, RestoresTheOrderOfRowsInSeveralRequests) {
+  reverses_ = true;
+  rows_ = 50;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(files_.output, AllRows());
+  EXPECT_THAT(files_.versions, ::testing::Each(4));
+  // The job has to see the result of a request before it knows how many rows it may keep.
+  EXPECT_EQ(files_.writes.front(), 3);
+  EXPECT_GT(files_.writes.back(), 3);
+}
+
+TEST_F(InferenceJobTest, KeepsNeighboursTogetherIfRowsDependOnEachOther) {
+  reverses_ = true;
+  independent_ = false;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(files_.output, AllRows());
+  EXPECT_THAT(files_.writes, ::testing::Each(::testing::Le(3)));
+}
+
+TEST_F(InferenceJobTest, OutputsThatAreNotWrittenMayHaveAnyShapes) {
+  reverses_ = true;
+  variable_output_ = true;
+  rows_ = 50;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(files_.output, AllRows());
+}
+
+TEST_F(InferenceJobTest, ErrorOfOneOfSeveralRequestsNamesTheRowsOfAll) {
+  reverses_ = true;
+  rows_ = 50;
+  fail_at_ = 49;
+  EXPECT_THAT(Run(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       ::testing::MatchesRegex("some of the rows [0-9]+ to 49: inputs.0.: NaN")));
+}
+
+TEST_F(InferenceJobTest, StopDoesNotWaitForTheRequestsOfAllRows) {
+  reverses_ = true;
+  rows_ = 1000;
+  int reads = 0;
+  context_.decide_stop = [&](const JobProgress&) {
+    return ++reads > 20 ? JobStop::kDrain : JobStop::kNone;
+  };
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at row ")));
+  EXPECT_EQ(static_cast<int64_t>(files_.parts.size()), context_.saved.rows);
+  context_.decide_stop = nullptr;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(files_.output, AllRows());
 }
 
 TEST_F(InferenceJobTest, ErrorNamesTheRows) {
@@ -275,14 +362,16 @@ TEST_F(InferenceJobTest, RunningADoneJobAgainReturnsTheSame) {
 }
 
 TEST_F(InferenceJobTest, CrashesChangeNothing) {
-  for (unsigned seed = 0; seed < 50; ++seed) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    reverses_ = seed % 2 == 1;
+    rows_ = reverses_ ? 60 : 20;
     files_ = FakeFiles();
     context_ = FakeContext();
     std::mt19937 random(seed);
     absl::StatusOr<JobResult> result = absl::UnknownError("not run");
     for (int crashes = 0; crashes < 100 && !result.ok(); ++crashes) {
       // A crash leaves the process: what the job returns does not matter.
-      fail_at_ = static_cast<float>(random() % 30);
+      fail_at_ = static_cast<float>(random() % static_cast<unsigned>(rows_ * 3 / 2));
       context_.save_error = random() % 4 == 0 ? absl::AbortedError("crash") : absl::OkStatus();
       result = Run();
     }

@@ -66,7 +66,7 @@ class BatchLoader::Load final : public LoadAhead<Batch>::Task {
     BRAID_ASSIGN_OR_RETURN(
         std::vector<HostTensor> tensors,
         options_.store->Gather(
-            rows, {options_.seed, batch_.epoch},
+            rows, {options_.seed, batch_.epoch, options_.max_decoded_bytes},
             options_.skip_unreadable ? &skipped_[static_cast<size_t>(part)] : nullptr));
     if (parts_ == 1) {
       batch_.tensors = std::move(tensors);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -38,6 +39,8 @@ class BatchLoader {
     // Limit on the bytes of batches that are loaded or being loaded ahead, of which there are at
     // most 64. One batch is always allowed.
     size_t max_bytes = size_t{64} << 20;
+    // See DecodeOptions.
+    size_t max_decoded_bytes = std::numeric_limits<size_t>::max();
     // Seed of the decoders' random transforms.
     uint64_t seed = 0;
     // Leaves out rows that cannot be decoded. False: they are errors.

@@ -78,11 +78,11 @@ void RowStore::ExpectRandomAccess() const {
 }
 
 absl::StatusOr<std::vector<HostTensor>> RowStore::Gather(absl::Span<const int64_t> rows,
-                                                         const DecodeSeed& seed,
+                                                         const DecodeOptions& options,
                                                          std::vector<SkippedRow>* skipped) const {
   std::vector<int64_t> kept(rows.begin(), rows.end());
   BRAID_ASSIGN_OR_RETURN(std::vector<std::vector<HostTensor>> decoded,
-                         DecodeColumns(encoded_, seed, &kept, skipped));
+                         DecodeColumns(encoded_, options, &kept, skipped));
   std::vector<HostTensor> tensors;
   if (kept.empty()) {
     return tensors;

@@ -64,7 +64,7 @@ class RowStore {
   // value that cannot be converted or decoded. With `skipped`, rows that cannot be decoded are left
   // out and appended to it instead. Returns no tensors if no rows are left.
   absl::StatusOr<std::vector<HostTensor>> Gather(absl::Span<const int64_t> rows,
-                                                 const DecodeSeed& seed = {},
+                                                 const DecodeOptions& options = {},
                                                  std::vector<SkippedRow>* skipped = nullptr) const;
 
  private:

@@ -172,7 +172,7 @@ class DecodeWork {
     const auto rows =
         absl::MakeConstSpan(input.rows)
             .subspan(static_cast<size_t>(part.start), static_cast<size_t>(part.count));
-    absl::StatusOr<std::vector<HostTensor>> decoded = input.decoder->Decode(rows, DecodeSeed());
+    absl::StatusOr<std::vector<HostTensor>> decoded = input.decoder->Decode(rows, DecodeOptions());
     if (!decoded.ok()) {
       return {decoded.status().code(),
               absl::StrCat("input '", input.name, "', ", decoded.status().message())};

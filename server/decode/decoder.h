@@ -1,7 +1,9 @@
 // Decoders, which turn encoded rows, such as JPEG files and texts, into tensors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,10 +18,12 @@
 
 namespace braid {
 
-// Seed of random transforms, which also depend on the row.
-struct DecodeSeed {
+// `seed`, `epoch` and the row determine random transforms.
+struct DecodeOptions {
   uint64_t seed = 0;
   int64_t epoch = 0;
+  // Limit on the bytes of the tensors of a call whose shape is unknown before it.
+  size_t max_bytes = std::numeric_limits<size_t>::max();
 };
 
 struct EncodedRow {
@@ -51,9 +55,10 @@ class Decoder {
   // Decodes rows to one tensor per output, named by Output::input, with dim 0 = rows.
   // INVALID_ARGUMENT names the row that is damaged, too large, or does not fit. If
   // `unreadable` is not null, such rows are appended to it and left out of the tensors, which may
-  // then have no rows.
+  // then have no rows. RESOURCE_EXHAUSTED, before memory is taken, names the longest row if the
+  // tensors would exceed options.max_bytes.
   virtual absl::StatusOr<std::vector<HostTensor>> Decode(
-      absl::Span<const EncodedRow> rows, const DecodeSeed& seed,
+      absl::Span<const EncodedRow> rows, const DecodeOptions& options,
       std::vector<UnreadableRow>* unreadable = nullptr) const = 0;
 };
 

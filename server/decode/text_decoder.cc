@@ -95,13 +95,19 @@ class TextDecoder final : public Decoder {
   const std::vector<Output>& outputs() const override { return outputs_; }
 
   absl::StatusOr<std::vector<HostTensor>> Decode(
-      absl::Span<const EncodedRow> rows, const DecodeSeed& /*seed*/,
+      absl::Span<const EncodedRow> rows, const DecodeOptions& options,
       std::vector<UnreadableRow>* unreadable) const override {
     std::vector<TokenIds> texts;
     texts.reserve(rows.size());
+    size_t width = fixed_length_ ? max_length_ : 1;
+    int64_t longest = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
       absl::StatusOr<TokenIds> ids = Encode(rows[i]);
       if (ids.ok()) {
+        if (ids->ids().size() > width) {
+          width = ids->ids().size();
+          longest = rows[i].row;
+        }
         texts.push_back(*std::move(ids));
       } else if (unreadable != nullptr) {
         unreadable->push_back({static_cast<int64_t>(i), std::move(ids).status()});
@@ -109,7 +115,10 @@ class TextDecoder final : public Decoder {
         return std::move(ids).status();
       }
     }
-    return Pad(texts);
+    if (!fixed_length_) {
+      BRAID_RETURN_IF_ERROR(CheckBytes(texts.size(), width, longest, options.max_bytes));
+    }
+    return Pad(texts, width);
   }
 
  private:
@@ -129,11 +138,20 @@ class TextDecoder final : public Decoder {
     return ids;
   }
 
-  absl::StatusOr<std::vector<HostTensor>> Pad(absl::Span<const TokenIds> texts) const {
-    size_t width = fixed_length_ ? max_length_ : 1;
-    for (const TokenIds& text : texts) {
-      width = std::max(width, text.ids().size());
+  // Checks the bytes of `rows` rows that are padded to the row `longest`, of `width` tokens.
+  absl::Status CheckBytes(size_t rows, size_t width, int64_t longest, size_t max_bytes) const {
+    const size_t row_bytes = width * outputs_.size() * sizeof(int64_t);
+    if (rows <= max_bytes / row_bytes) {
+      return absl::OkStatus();
     }
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "row ", longest, ": the text has ", width, " tokens, and ", rows,
+        " rows that are padded to it take ", row_bytes, " bytes each (expected at most ", max_bytes,
+        " bytes together; set max_length, or use a smaller batch_size)"));
+  }
+
+  absl::StatusOr<std::vector<HostTensor>> Pad(absl::Span<const TokenIds> texts,
+                                              size_t width) const {
     std::vector<HostTensor> tensors;
     for (const Output& output : outputs_) {
       BRAID_ASSIGN_OR_RETURN(HostTensor tensor, NewTensor(output.input, texts.size(), width));

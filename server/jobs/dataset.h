@@ -96,7 +96,8 @@ absl::Status CheckFirstRow(const DatasetOptions& options, const Dataset& dataset
 
 // RESOURCE_EXHAUSTED naming `field` if a batch of `batch_size` decoded rows, or of all rows if
 // there are fewer, takes more than half of `memory`, in bytes: another batch is decoded ahead. Rows
-// of unknown size, such as texts of any length, are not counted.
+// of unknown size, such as texts of any length, are not counted; DecodeOptions::max_bytes limits
+// them when a batch is made.
 absl::Status CheckBatchMemory(const Dataset& dataset, int64_t batch_size, int64_t memory,
                               absl::string_view field);
 

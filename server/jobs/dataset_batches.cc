@@ -155,6 +155,7 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
   BRAID_ASSIGN_OR_RETURN(RowOrder::Options order,
                          MakeOrder(context, dataset.source.get(), (*store)->rows()));
   const auto memory = static_cast<size_t>(ReachableHostBytes("/"));
+  max_decoded_bytes_ = memory / 2;
   const bool random = !options_.evaluation && (options_.shuffle || !options_.weight_column.empty());
   if (random && (*store)->stored_bytes() > memory) {
     // Pages that are read ahead would be dropped before their rows are used.
@@ -184,6 +185,7 @@ absl::StatusOr<std::unique_ptr<BatchStream>> DatasetBatches::Open(int64_t first)
       .end_batch = std::numeric_limits<int64_t>::max(),
       .threads = options_.threads,
       .max_bytes = options_.max_bytes,
+      .max_decoded_bytes = max_decoded_bytes_,
       .seed = options_.seed,
       .skip_unreadable = options_.data.skip_unreadable,
       .stopped = [context = context_] { return context->stop() != JobStop::kNone; }};

@@ -71,7 +71,8 @@ class DatasetBatches final : public BatchSource {
 
   // Set by Rows().
   const JobContext* context_ = nullptr;
-  size_t inputs_ = 0;  // tensors of a batch that are inputs
+  size_t inputs_ = 0;             // tensors of a batch that are inputs
+  size_t max_decoded_bytes_ = 0;  // half of the free memory, see CheckBatchMemory()
   // Identity of the source. Empty for arrays, whose reads check the files, and for a copy of
   // objects, which does not change.
   std::string packed_identity_;

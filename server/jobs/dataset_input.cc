@@ -21,6 +21,7 @@
 #include "server/data/read_ahead.h"
 #include "server/data/tensor_column.h"
 #include "server/data/tensor_conversion.h"
+#include "server/devices/host_memory.h"
 
 namespace braid {
 namespace {
@@ -119,6 +120,7 @@ struct StreamData {
   const DatasetInput::Options& options;
   const std::vector<TensorColumn>& inputs;  // with their decoders
   const JobContext& context;
+  size_t max_decoded_bytes;
 
   absl::Status InData(const absl::Status& status) const {
     return InField(options.data.path_field, status);
@@ -252,7 +254,7 @@ class DecodeTask final : public LoadAhead<DecodedRows>::Task {
     }
     BRAID_ASSIGN_OR_RETURN(
         std::vector<std::vector<HostTensor>> columns,
-        DecodeColumns(encoded_, {}, &own.rows,
+        DecodeColumns(encoded_, {.max_bytes = data_.max_decoded_bytes}, &own.rows,
                       data_.options.data.skip_unreadable ? &own.skipped : nullptr));
     if (!own.rows.empty()) {
       for (std::vector<HostTensor>& column : columns) {
@@ -527,6 +529,7 @@ absl::StatusOr<int64_t> DatasetInput::Rows(JobContext* context, std::string* ide
   BRAID_RETURN_IF_ERROR(CheckKept(dataset.source->columns(), options_.keep));
   context_ = context;
   source_ = std::move(dataset.source);
+  max_decoded_bytes_ = static_cast<size_t>(ReachableHostBytes("/") / 2);
   identity_ = source_->KeepsFiles() ? "" : source_->Identity();
   inputs_ = std::move(dataset.input_columns);
   const absl::StatusOr<int64_t> rows = source_->Rows();
@@ -551,7 +554,7 @@ absl::StatusOr<std::unique_ptr<RowStream>> DatasetInput::Open(int64_t first_row)
   if (!scan.ok()) {
     return InField(options_.data.path_field, scan.status());
   }
-  const StreamData data{options_, inputs_, *context_};
+  const StreamData data{options_, inputs_, *context_, max_decoded_bytes_};
   const bool decodes = std::ranges::any_of(
       inputs_, [](const TensorColumn& input) { return input.decoder != nullptr; });
   if (decodes) {

@@ -1,6 +1,7 @@
 // Dataset of an inference job.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,9 +19,9 @@ namespace braid {
 // Streams the rows in their order, a few batches of about 16 MiB ahead. Joins small batches, for
 // example of many files, unless their lists have different lengths. InputRows::kept is an
 // arrow::RecordBatch. Rows with encoded bytes are decoded by a thread per core, three requests of
-// at most 64 MiB ahead, until the job must stop: the stream's error is then CANCELLED. Rows that are
-// padded, such as texts, are sorted by their bytes in windows of at most 4 MiB of these bytes (or of
-// one request), and have several requests.
+// at most 64 MiB ahead, until the job must stop: the stream's error is then CANCELLED. Rows that
+// are padded, such as texts, are sorted by their bytes in windows of at most 4 MiB of these bytes
+// (or of one request), and have several requests.
 class DatasetInput final : public InputSource {
  public:
   struct Options {
@@ -50,6 +51,7 @@ class DatasetInput final : public InputSource {
   std::unique_ptr<DataSource> source_;
   std::string identity_;              // of the source; empty if it keeps its files open
   std::vector<TensorColumn> inputs_;  // with their decoders
+  size_t max_decoded_bytes_ = 0;      // of a request: half of the free memory
 };
 
 }  // namespace braid

@@ -22,7 +22,7 @@ class ByteDecoder final : public Decoder {
   const std::vector<Output>& outputs() const override { return outputs_; }
 
   absl::StatusOr<std::vector<HostTensor>> Decode(
-      absl::Span<const EncodedRow> rows, const DecodeSeed& /*seed*/,
+      absl::Span<const EncodedRow> rows, const DecodeOptions& /*options*/,
       std::vector<UnreadableRow>* unreadable) const override {
     std::vector<absl::string_view> texts;
     size_t width = 1;

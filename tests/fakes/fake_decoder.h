@@ -33,7 +33,7 @@ class FakeDecoder final : public Decoder {
   const std::vector<Output>& outputs() const override { return outputs_; }
 
   absl::StatusOr<std::vector<HostTensor>> Decode(absl::Span<const EncodedRow> rows,
-                                                 const DecodeSeed& /*seed*/,
+                                                 const DecodeOptions& /*options*/,
                                                  std::vector<UnreadableRow>*) const override {
     if (on_decode_ != nullptr) {
       on_decode_(rows);

@@ -28,7 +28,7 @@ class NumberDecoder final : public Decoder {
   const std::vector<Output>& outputs() const override { return outputs_; }
 
   absl::StatusOr<std::vector<HostTensor>> Decode(
-      absl::Span<const EncodedRow> rows, const DecodeSeed& seed,
+      absl::Span<const EncodedRow> rows, const DecodeOptions& options,
       std::vector<UnreadableRow>* unreadable) const override {
     std::vector<float> values;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -44,7 +44,7 @@ class NumberDecoder final : public Decoder {
       }
       values.push_back(value);
       values.push_back(static_cast<float>(rows[i].row));
-      values.push_back(static_cast<float>(seed.seed) + static_cast<float>(seed.epoch));
+      values.push_back(static_cast<float>(options.seed) + static_cast<float>(options.epoch));
     }
     const auto count = static_cast<int64_t>(values.size() / 3);
     std::vector<HostTensor> tensors = {MakeHost<float>("", {count, 3}, values)};

@@ -37,7 +37,7 @@ absl::Status Skip(const EncodedColumn& column, int64_t row, const absl::Status& 
 
 // Decodes one column, as DecodeColumns() does.
 absl::StatusOr<std::vector<HostTensor>> DecodeColumn(const EncodedColumn& column,
-                                                     const DecodeSeed& seed,
+                                                     const DecodeOptions& options,
                                                      std::vector<int64_t>* rows,
                                                      std::vector<SkippedRow>* skipped) {
   std::vector<std::string> storage(rows->size());
@@ -56,8 +56,13 @@ absl::StatusOr<std::vector<HostTensor>> DecodeColumn(const EncodedColumn& column
     return std::vector<HostTensor>();
   }
   std::vector<UnreadableRow> unreadable;
-  BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
-                         column.decoder->Decode(encoded, seed, &unreadable));
+  absl::StatusOr<std::vector<HostTensor>> decoded =
+      column.decoder->Decode(encoded, options, &unreadable);
+  if (!decoded.ok()) {
+    return absl::Status(decoded.status().code(),
+                        absl::StrCat("column '", column.name, "': ", decoded.status().message()));
+  }
+  std::vector<HostTensor> tensors = *std::move(decoded);
   std::vector<bool> readable(encoded.size(), true);
   for (const UnreadableRow& one : unreadable) {
     const auto index = static_cast<size_t>(one.index);
@@ -80,13 +85,13 @@ absl::StatusOr<std::vector<HostTensor>> DecodeColumn(const EncodedColumn& column
 }  // namespace
 
 absl::StatusOr<std::vector<std::vector<HostTensor>>> DecodeColumns(
-    absl::Span<const EncodedColumn> columns, const DecodeSeed& seed, std::vector<int64_t>* rows,
-    std::vector<SkippedRow>* skipped) {
+    absl::Span<const EncodedColumn> columns, const DecodeOptions& options,
+    std::vector<int64_t>* rows, std::vector<SkippedRow>* skipped) {
   std::vector<std::vector<HostTensor>> decoded;
   for (const EncodedColumn& column : columns) {
     const std::vector<int64_t> before = *rows;
     BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
-                           DecodeColumn(column, seed, rows, skipped));
+                           DecodeColumn(column, options, rows, skipped));
     if (rows->size() < before.size()) {
       const std::vector<int64_t> kept = IndicesOf(*rows, before);
       for (std::vector<HostTensor>& others : decoded) {

@@ -37,10 +37,11 @@ struct EncodedColumn {
 // outputs, with dim 0 = rows. Rows with a value that cannot be read or decoded are removed from
 // `*rows`, left out of all tensors and appended to `*skipped`. If `skipped` is null, returns the
 // error of the first such row. Always returns errors that do not concern one row, such as
-// RESOURCE_EXHAUSTED. If no rows are left, a column may have no tensors.
+// RESOURCE_EXHAUSTED. options.max_bytes is for each column. If no rows are left, a column may have
+// no tensors.
 absl::StatusOr<std::vector<std::vector<HostTensor>>> DecodeColumns(
-    absl::Span<const EncodedColumn> columns, const DecodeSeed& seed, std::vector<int64_t>* rows,
-    std::vector<SkippedRow>* skipped);
+    absl::Span<const EncodedColumn> columns, const DecodeOptions& options,
+    std::vector<int64_t>* rows, std::vector<SkippedRow>* skipped);
 
 // Returns the names and row types of a column's tensors.
 std::vector<Decoder::Output> TensorsOf(const Decoder& decoder, const std::string& tensor);

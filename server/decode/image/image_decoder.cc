@@ -48,14 +48,14 @@ class ImageDecoder final : public Decoder {
   const std::vector<Output>& outputs() const override { return outputs_; }
 
   absl::StatusOr<std::vector<HostTensor>> Decode(
-      absl::Span<const EncodedRow> rows, const DecodeSeed& seed,
+      absl::Span<const EncodedRow> rows, const DecodeOptions& options,
       std::vector<UnreadableRow>* unreadable) const override {
     BRAID_ASSIGN_OR_RETURN(HostTensor batch, NewBatch(static_cast<int64_t>(rows.size())));
     const size_t row_bytes = rows.empty() ? 0 : batch.bytes / rows.size();
     Pixels pixels;
     size_t decoded = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
-      absl::Status status = DecodeRow(rows[i], seed, pixels, Row(batch, decoded * row_bytes));
+      absl::Status status = DecodeRow(rows[i], options, pixels, Row(batch, decoded * row_bytes));
       if (status.ok()) {
         ++decoded;
       } else if (unreadable != nullptr && absl::IsInvalidArgument(status)) {
@@ -94,13 +94,13 @@ class ImageDecoder final : public Decoder {
     return static_cast<std::byte*>(const_cast<void*>(batch.data)) + offset;
   }
 
-  absl::Status DecodeRow(const EncodedRow& row, const DecodeSeed& seed, Pixels& pixels,
+  absl::Status DecodeRow(const EncodedRow& row, const DecodeOptions& options, Pixels& pixels,
                          void* out) const {
     const absl::Status status = [&]() -> absl::Status {
       try {
         const c10::InferenceMode inference;
         BRAID_RETURN_IF_ERROR(DecodeImage(row.bytes, codec_, pixels));
-        return transforms_.Apply(pixels, seed, row.row, out);
+        return transforms_.Apply(pixels, options, row.row, out);
       } catch (const std::bad_alloc&) {
         return absl::ResourceExhaustedError("no memory to decode the image");
       } catch (const std::exception& error) {

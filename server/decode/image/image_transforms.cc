@@ -323,7 +323,7 @@ ImageTransforms::ImageTransforms(const ImageSpec& image) : image_(image) {
   }
 }
 
-absl::Status ImageTransforms::ApplyStep(const Step& step, const DecodeSeed& seed, int64_t row,
+absl::Status ImageTransforms::ApplyStep(const Step& step, const DecodeOptions& options, int64_t row,
                                         int64_t& made_bytes, TransformedImage& image) const {
   if (const auto* table = std::get_if<Lookup>(&step.operation)) {
     Look(**table, image);
@@ -334,7 +334,7 @@ absl::Status ImageTransforms::ApplyStep(const Step& step, const DecodeSeed& seed
       [&](const auto& view) {
         using T = typename std::decay_t<decltype(view)>::Element;
         return std::visit(
-            Application<T>(view, image_.max_pixels, RandomNumbers(seed, row, step.transform),
+            Application<T>(view, image_.max_pixels, RandomNumbers(options, row, step.transform),
                            made_bytes, image),
             transform);
       },
@@ -347,14 +347,14 @@ absl::Status ImageTransforms::ApplyStep(const Step& step, const DecodeSeed& seed
   return status;
 }
 
-absl::Status ImageTransforms::Apply(Pixels& pixels, const DecodeSeed& seed, int64_t row,
+absl::Status ImageTransforms::Apply(Pixels& pixels, const DecodeOptions& options, int64_t row,
                                     void* out) const {
   TransformedImage image = {
       PackedView<uint8_t>(pixels.data(), {pixels.height(), pixels.width()}, pixels.channels()),
       nullptr};
   int64_t made_bytes = 0;
   for (const Step& step : steps_) {
-    BRAID_RETURN_IF_ERROR(ApplyStep(step, seed, row, made_bytes, image));
+    BRAID_RETURN_IF_ERROR(ApplyStep(step, options, row, made_bytes, image));
   }
   if (last_ != nullptr) {
     WriteChw(std::get<ImageView<uint8_t>>(image.view), static_cast<float*>(out),

@@ -37,7 +37,7 @@ class ImageTransforms {
   // Transforms `pixels` and writes the row, [channels, height, width], to `out`. INVALID_ARGUMENT
   // for an image that is too small for a random_crop, or whose resizes exceed max_pixels or
   // kMaxImageRowBytes. Throws LibTorch's errors if there is no memory.
-  absl::Status Apply(Pixels& pixels, const DecodeSeed& seed, int64_t row, void* out) const;
+  absl::Status Apply(Pixels& pixels, const DecodeOptions& options, int64_t row, void* out) const;
 
  private:
   // ToFloat and the Normalize transforms after it, on bytes.
@@ -47,8 +47,8 @@ class ImageTransforms {
     std::variant<ImageTransform, Lookup> operation;
   };
 
-  absl::Status ApplyStep(const Step& step, const DecodeSeed& seed, int64_t row, int64_t& made_bytes,
-                         TransformedImage& image) const;
+  absl::Status ApplyStep(const Step& step, const DecodeOptions& options, int64_t row,
+                         int64_t& made_bytes, TransformedImage& image) const;
 
   ImageSpec image_;
   std::vector<Step> steps_;

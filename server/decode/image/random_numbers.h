@@ -12,11 +12,11 @@ namespace braid {
 // on threads or batches.
 class RandomNumbers {
  public:
-  RandomNumbers(const DecodeSeed& seed, int64_t row, uint64_t transform)
-      : key_(
-            MixSeed(MixSeed(MixSeed(MixSeed(seed.seed, kStream), static_cast<uint64_t>(seed.epoch)),
-                            static_cast<uint64_t>(row)),
-                    transform)) {}
+  RandomNumbers(const DecodeOptions& options, int64_t row, uint64_t transform)
+      : key_(MixSeed(
+            MixSeed(MixSeed(MixSeed(options.seed, kStream), static_cast<uint64_t>(options.epoch)),
+                    static_cast<uint64_t>(row)),
+            transform)) {}
 
   // Returns a number in [low, high).
   double Uniform(double low, double high) {

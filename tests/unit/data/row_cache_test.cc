@@ -96,7 +96,7 @@ class PaddingDecoder final : public Decoder {
  public:
   const std::vector<Output>& outputs() const override { return outputs_; }
   absl::StatusOr<std::vector<HostTensor>> Decode(
-      absl::Span<const EncodedRow> /*rows*/, const DecodeSeed& /*seed*/,
+      absl::Span<const EncodedRow> /*rows*/, const DecodeOptions& /*options*/,
       std::vector<UnreadableRow>* /*unreadable*/) const override {
     return absl::UnimplementedError("not expected");
   }

@@ -38,9 +38,10 @@ absl::StatusOr<HostTensor> DecodeFiles(const nlohmann::json& request,
   for (const std::string& file : files) {
     rows.push_back({file, static_cast<int64_t>(rows.size())});
   }
-  const DecodeSeed seed = {request.value("seed", uint64_t{0}), request.value("epoch", int64_t{0})};
+  const DecodeOptions options = {request.value("seed", uint64_t{0}),
+                                 request.value("epoch", int64_t{0})};
   BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors,
-                         decoder->Decode(rows, seed, &unreadable));
+                         decoder->Decode(rows, options, &unreadable));
   return tensors.front();
 }
 

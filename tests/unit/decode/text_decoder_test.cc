@@ -52,7 +52,7 @@ absl::StatusOr<std::shared_ptr<const Decoder>> Make(const TextSpec& spec) {
 
 absl::StatusOr<std::vector<HostTensor>> Decode(const Decoder& decoder,
                                                const std::vector<std::string>& texts) {
-  return decoder.Decode(Rows(texts), DecodeSeed());
+  return decoder.Decode(Rows(texts), DecodeOptions());
 }
 
 Ids Values(const HostTensor& tensor) {
@@ -121,6 +121,18 @@ TEST(TextDecoderTest, PadsToTheLongestRow) {
   EXPECT_THAT(Values(tensors[1]), ElementsAre(1, 1, 0, 1, 1, 1));
 }
 
+TEST(TextDecoderTest, ChecksTheBytesOfPaddedRows) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto decoder, Make({.tokenizer = "bert.json", .mask = "mask"}));
+  const std::vector<EncodedRow> rows = {{"", 7}, {"dog dog", 8}};
+  // 2 rows of 4 tokens, each 8 bytes in both tensors.
+  EXPECT_THAT(decoder->Decode(rows, {.max_bytes = 128}), IsOk());
+  EXPECT_THAT(decoder->Decode(rows, {.max_bytes = 127}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       "row 8: the text has 4 tokens, and 2 rows that are padded to it take 64 "
+                       "bytes each (expected at most 127 bytes together; set max_length, or use a "
+                       "smaller batch_size)"));
+}
+
 TEST(TextDecoderTest, PadsToTheMaximumLength) {
   BRAID_ASSERT_OK_AND_ASSIGN(
       const auto decoder,
@@ -163,7 +175,7 @@ TEST(TextDecoderTest, LeavesOutUnreadableRows) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto decoder, Make({.tokenizer = "bert.json"}));
   std::vector<UnreadableRow> unreadable;
   BRAID_ASSERT_OK_AND_ASSIGN(const auto tensors, decoder->Decode(Rows({"\xff", "dog", "\xfe"}),
-                                                                 DecodeSeed(), &unreadable));
+                                                                 DecodeOptions(), &unreadable));
   EXPECT_THAT(tensors[0].shape, ElementsAre(1, 3));
   ASSERT_THAT(unreadable, SizeIs(2));
   EXPECT_EQ(unreadable[0].index, 0);

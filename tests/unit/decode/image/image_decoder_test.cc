@@ -38,9 +38,9 @@ std::vector<T> Values(const HostTensor& tensor) {
 
 // Decodes one file as row `row`.
 template <typename T>
-std::vector<T> Decoded(const Decoder& decoder, const std::string& file, const DecodeSeed& seed = {},
-                       int64_t row = 0) {
-  const auto tensors = decoder.Decode({{file, row}}, seed);
+std::vector<T> Decoded(const Decoder& decoder, const std::string& file,
+                       const DecodeOptions& options = {}, int64_t row = 0) {
+  const auto tensors = decoder.Decode({{file, row}}, options);
   EXPECT_TRUE(tensors.ok()) << tensors.status();
   return Values<T>(tensors->front());
 }

@@ -68,6 +68,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const Secu
   // At most the pauses between attempts, so that each attempt finds the channel reconnecting.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // The client retries by itself. gRPC's own retries can lose a call that starts while the server
+  // closes the connection: it never ends, not even at its deadline.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
   if (!security.token.empty()) {
     interceptors.push_back(std::make_unique<TokenInterceptorFactory>(security.token));

@@ -45,7 +45,7 @@ def test_restart_between_calls_is_detected_by_the_uptime(server, trainer):
     server.lose()
     assert trainer.step(*batch(6)).sequence == 7
     assert batches(server) == list(range(7))
-    assert len(server.received("ListDevices")) == 1
+    assert server.received("ListDevices")
 
 
 def test_restart_on_the_same_port_is_survived(server, trainer):

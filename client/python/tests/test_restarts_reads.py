@@ -1,6 +1,7 @@
 """Reads of a trainer's state include all operations of the handle, even after a restart."""
 
 import io
+import time
 
 import grpc
 import numpy as np
@@ -77,6 +78,22 @@ def test_read_after_a_restart_detected_by_the_uptime_replays_first(server, train
     server.lose()
     read(trainer)
     assert found[-1] == list(range(6))
+
+
+def test_slow_reply_with_the_uptime_is_not_taken_for_a_restart(server, trainer, read, found):
+    started = time.monotonic()
+    delays = [0.2]
+
+    def uptime():
+        seconds = time.monotonic() - started
+        if delays:
+            time.sleep(delays.pop())
+        return seconds
+
+    server.uptime = uptime
+    steps(trainer, range(1))
+    read(trainer)
+    assert found == [[0]]
 
 
 def test_read_after_a_closed_stream_replays_first(server, trainer, read, found):

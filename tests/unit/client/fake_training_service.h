@@ -408,12 +408,18 @@ class FakeUptime final : public v1::DeviceService::Service {
     absl::MutexLock lock(&mu_);
     started_ = absl::Now();
   }
+  // The next reply takes so long.
+  void DelayNextReply(absl::Duration delay) {
+    absl::MutexLock lock(&mu_);
+    delay_ = delay;
+  }
 
   grpc::Status ListDevices(grpc::ServerContext* /*context*/,
                            const v1::ListDevicesRequest* /*request*/,
                            v1::ListDevicesResponse* reply) override {
     absl::MutexLock lock(&mu_);
     reply->set_uptime_seconds(started_ ? absl::ToDoubleSeconds(absl::Now() - *started_) : seconds_);
+    absl::SleepFor(std::exchange(delay_, absl::ZeroDuration()));
     return grpc::Status::OK;
   }
 
@@ -421,6 +427,7 @@ class FakeUptime final : public v1::DeviceService::Service {
   absl::Mutex mu_;
   double seconds_ ABSL_GUARDED_BY(mu_) = 1e6;
   std::optional<absl::Time> started_ ABSL_GUARDED_BY(mu_);
+  absl::Duration delay_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace braid::client

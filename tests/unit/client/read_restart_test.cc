@@ -114,6 +114,15 @@ TEST_P(ReadRestartEachTest, DetectsARestartBetweenCheckAndCall) {
   EXPECT_EQ(service_.reads().back(), 6);
 }
 
+TEST_P(ReadRestartEachTest, DoesNotTakeASlowReplyForARestart) {
+  Trainer trainer = Create(4);
+  uptime_.Restart();
+  Steps(trainer, 0, 1);
+  uptime_.DelayNextReply(absl::Milliseconds(200));
+  ASSERT_EQ(GetParam().call(trainer), absl::OkStatus());
+  EXPECT_THAT(service_.reads(), ElementsAre(1));
+}
+
 TEST_P(ReadRestartEachTest, CompletesAnInterruptedReplay) {
   Trainer trainer = Create(100);
   Steps(trainer, 0, 3);

@@ -21,7 +21,7 @@ from braid.cli.output import printable
 # In the order of the help. A command's module is imported when the command is used.
 COMMANDS = (
     "infer", "train", "jobs", "data", "trainers", "evaluate", "checkpoints", "download", "rollback",
-    "models", "devices", "export", "check", "config", "completion",
+    "models", "devices", "top", "export", "check", "config", "completion",
 )  # fmt: skip
 EPILOG = """\
 These options may also follow the command. A profile in a configuration file can set them: see braid

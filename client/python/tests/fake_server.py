@@ -232,6 +232,15 @@ class FakeServer(grpc.GenericRpcHandler):
         reply.models.add(name="broken", state="UNAVAILABLE", reason="no version")
         return reply
 
+    def ModelStatistics(self, request, context):
+        reply = _protocol.INFERENCE["ModelStatistics"].response()
+        stats = reply.model_stats.add(
+            name="fashion", version="2", inference_count=80, execution_count=10
+        )
+        stats.inference_stats.success.count = 20
+        stats.inference_stats.success.ns = 100_000_000
+        return reply
+
     def ModelInfer(self, request, context):
         reply = _protocol.INFERENCE["ModelInfer"].response(
             model_name=request.model_name, model_version=request.model_version or "2"

@@ -24,7 +24,7 @@ from braid.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from braid.jobs import Job, JobEvent, JobInfo
+    from braid.jobs import Job, JobEvent, JobInfo, Series
 
 EPILOG = """\
 \b
@@ -245,14 +245,7 @@ def logs(flags: Flags, job: str) -> None:
 )  # fmt: skip
 @pass_flags
 def metrics(flags: Flags, job: str, names: Sequence[str]) -> None:
-    with settings.connect(flags) as client:
-        handle = client.jobs.get(job)
-        series = handle.metrics(names)
-        known = series if all(name in series for name in names) else handle.metrics()
-    for name in names:
-        if known and name not in known:
-            expected = f"expected one of: {', '.join(known)}"
-            raise errors.Failure(f"--name: job {job} has no metric {name!r} ({expected})")
+    series = _series(flags, job, names)
     if flags.json:
         print_json({
             name: {"steps": each.steps.tolist(), "values": each.values.tolist()}
@@ -273,6 +266,62 @@ def metrics(flags: Flags, job: str, names: Sequence[str]) -> None:
             for step, values in sorted(by_step.items())
         ),
     ])  # fmt: skip
+
+
+@command.command(
+    "plot",
+    help="Draw curves of a job's metrics in the terminal, or write them to a PNG or SVG file.\n\n"
+    "Metrics of each step are curves, those of evaluations marks.",
+    short_help="Draw curves of a job's metrics.",
+)
+@click.argument("job")
+@option(
+    "--name", "names", multiple=True, metavar="NAME",
+    help="Only this metric, such as loss or evaluation/accuracy; may be repeated",
+)  # fmt: skip
+@option(
+    "-o", "--output", metavar="FILE",
+    help="Write FILE, which ends in .png or .svg; needs braid-client[plot]",
+)  # fmt: skip
+@pass_flags
+def plot(flags: Flags, job: str, names: Sequence[str], output: str | None) -> None:
+    from rich.console import Console
+
+    from braid.cli import plots
+
+    if output is not None and not output.endswith(plots.SUFFIXES):
+        expected = f"expected a name that ends in {' or '.join(plots.SUFFIXES)}"
+        raise errors.usage("--output", f"unknown format {output!r}", expected)
+    if flags.json and output is None:
+        expected = "expected --output too, or: braid jobs metrics --json"
+        raise errors.usage("--json", "given without --output", expected)
+    series = _series(flags, job, names)
+    if not series:
+        raise errors.Failure(f"job {job} has no metrics")
+    if output is not None:
+        plots.write_file(output, f"job {job}", series)
+        if flags.json:
+            print_json({"output": output, "metrics": list(series)})
+        else:
+            print_line(f"wrote {output}")
+        return
+    console = Console()
+    lines = plots.text_lines(series, console.width, ascii_only=console.options.ascii_only)
+    for line in lines:
+        print_line(line)
+
+
+def _series(flags: Flags, job: str, names: Sequence[str]) -> dict[str, Series]:
+    """Returns metrics of a job, all without `names`. Raises Failure for an unknown name."""
+    with settings.connect(flags) as client:
+        handle = client.jobs.get(job)
+        series = handle.metrics(names)
+        known = series if all(name in series for name in names) else handle.metrics()
+    for name in names:
+        if known and name not in known:
+            expected = f"expected one of: {', '.join(known)}"
+            raise errors.Failure(f"--name: job {job} has no metric {name!r} ({expected})")
+    return series
 
 
 def _follow(job: Job, json: bool, *, prints_events: bool) -> int:

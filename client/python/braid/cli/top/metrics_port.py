@@ -45,6 +45,8 @@ def read(address: str, timeout: float) -> Metrics:
     try:
         with urllib.request.urlopen(url(address), timeout=timeout) as reply:
             text = reply.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        raise OSError(f"{url(address)}: HTTP status {error.code} (expected 200)") from None
     except urllib.error.URLError as error:
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise OSError(f"{url(address)}: {reason}") from None

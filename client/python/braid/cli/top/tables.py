@@ -84,7 +84,7 @@ def plain_lines(view: View) -> list[str]:
         lines.append(printable(f"{name}: {reason}"))
     for section in _sections(view, bars=False, ascii_only=True):
         if section.rows:
-            table = _table(section.columns, section.rows, None)
+            table = _table(section.columns, section.rows, None, True)
             lines += ["", *(line.plain.rstrip() for line in table)]
         elif section.nouns not in view.notes:
             lines += ["", f"no {section.nouns}"]
@@ -116,14 +116,17 @@ def _share(needs: Sequence[int], free: int) -> list[int]:
 
 def _section_lines(section: Section, count: int, width: int, ascii_only: bool) -> list[Text]:
     if count >= len(section.rows):
-        return _table(section.columns, section.rows, width)
+        return _table(section.columns, section.rows, width, ascii_only)
     rows = section.rows[: count - 1]
     more = f"{'...' if ascii_only else '…'} {len(section.rows) - len(rows)} more"
-    return [*_table(section.columns, rows, width), Text(more, style="dim")]
+    return [*_table(section.columns, rows, width, ascii_only), Text(more, style="dim")]
 
 
 def _table(
-    columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int | None
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Text]],
+    width: int | None,
+    ascii_only: bool,
 ) -> list[Text]:
     """Returns a heading and a line for each row. width: None: as wide as necessary."""
     widths = [
@@ -145,7 +148,7 @@ def _table(
         line = Text()
         for at in kept:
             cell = row[at].copy()
-            cell.truncate(widths[at], overflow="ellipsis")
+            cell.truncate(widths[at], overflow="crop" if ascii_only else "ellipsis")
             padding = " " * (widths[at] - cell.cell_len)
             line.append_text(Text(" " * _GAP if at else ""))
             line.append_text(Text(padding) + cell if columns[at].right else cell + Text(padding))

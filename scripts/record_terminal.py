@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Records `braid top` and `braid jobs watch` as animated pictures of the documentation.
+
+usage: scripts/record_terminal.py [--output DIRECTORY]
+
+  --output DIRECTORY  Folder of top.svg and watch.svg (default: docs/images)
+
+Starts a server on two CPU slots and puts it under load: requests to two models, a trainer, a
+training job and a job that waits. Runs the commands in a pseudo-terminal and draws what they
+printed. A viewer without animations shows the last picture. Needs build/release/bin/braid-server,
+or the program that the environment variable BRAID_SERVER_BINARY names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests")]
+
+import braid
+import numpy as np
+import torch
+from e2e.support import jobs, models
+from e2e.support.screens import Screen
+from e2e.support.server import COMMAND
+from rich.cells import cell_len
+from rich.color import Color
+from rich.text import Text
+
+COLUMNS, LINES = 96, 23
+FEATURES, CLASSES, ROWS = 20, 5, 20_000
+WARM_UP_SECONDS, TOP_SCREENS, WATCH_SCREENS = 4.0, 10, 12
+WATCH_SECONDS = 0.7
+JOB: dict[str, Any] = {
+    "data": {"path": "table.parquet", "inputs": {"input": "image"}, "targets": {"target": "label"},
+             "split": {"validation": 0.1}},
+    "evaluate": {"metrics": ["accuracy"]}, "loss": "cross_entropy",
+    "optimizer": {"name": "AdamW", "lr": 1e-3}, "batch_size": 256, "publish": "best",
+}  # fmt: skip
+
+SIZE, STEP, MARGIN, TOP = 13, 18, 24, 44
+CELL = SIZE * 0.602
+BACKGROUND, FOREGROUND, PROMPT = "#1e272c", "#eceff1", "#80cbc4"
+COLORS = {
+    0: "#263238", 1: "#ef9a9a", 2: "#a5d6a7", 3: "#ffe082", 4: "#90caf9", 5: "#ce93d8",
+    6: "#80deea", 7: FOREGROUND, 8: "#607d8b",
+}  # fmt: skip
+FONT = "font-family='DejaVu Sans Mono, Menlo, Consolas, monospace'"
+
+Picture = tuple[float, Sequence[Text]]
+
+
+def export(repository: Path) -> None:
+    torch.manual_seed(0)
+    for name, width in (("digits", 256), ("ranker", 32)):
+        module = torch.nn.Sequential(
+            torch.nn.Linear(FEATURES, width), torch.nn.ReLU(), torch.nn.Linear(width, CLASSES)
+        )
+        models.export(repository / name, module, inputs=[torch.zeros(1, FEATURES)])
+
+
+@contextlib.contextmanager
+def load(address: str) -> Iterator[None]:
+    """Calls the server from one thread for each kind of work, each at a pace that varies."""
+    ended = threading.Event()
+    random = np.random.default_rng(0)
+    x = random.standard_normal((64, FEATURES), np.float32)
+    y = x[:, :CLASSES].argmax(1)
+
+    def repeat(work: Callable[[braid.Client], object], seconds: float) -> None:
+        with braid.connect(address) as client:
+            while not ended.wait(seconds * (0.5 + random.random())):
+                work(client)
+
+    with braid.connect(address) as client:
+        trainer = client.create_trainer(
+            "ranker", name="online", loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.05}
+        )
+        works: list[tuple[Callable[[braid.Client], object], float]] = [
+            (lambda client: client.infer("digits", {"input": x[:8]}), 0.004),
+            (lambda client: client.infer("ranker", {"input": x[:1]}), 0.010),
+            (lambda _: trainer.step({"input": x}, {"target": y}), 0.060),
+        ]
+        threads = [threading.Thread(target=repeat, args=work) for work in works]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+
+
+def record_top(server: jobs.JobServer) -> list[Picture]:
+    metrics = f"127.0.0.1:{server.ready['metrics_port']}"
+    command = [str(COMMAND), "--server", server.address, "top", "--metrics", metrics]
+    pictures: list[Picture] = []
+    with Screen(command, columns=COLUMNS, lines=LINES) as screen:
+        while len(pictures) < TOP_SCREENS:
+            drawn = screen.raw_screen
+            screen.wait_for(lambda: screen.raw_screen not in ("", drawn))  # noqa: B023
+            if "█" in screen.text:  # The first screens have no rates.
+                pictures.append((1.0, lines_of(screen.raw_screen, server)))
+        screen.press("q")
+        screen.wait()
+    return pictures
+
+
+def record_watch(server: jobs.JobServer, job: str) -> list[Picture]:
+    """Records the bar at equal intervals, and the result."""
+    command = [str(COMMAND), "--server", server.address, "jobs", "watch", job]
+    prompt = Text(f"$ braid jobs watch {job}", style=PROMPT)
+    pictures: list[Picture] = []
+    with Screen(command, columns=COLUMNS, lines=LINES) as screen:
+        while screen.process.poll() is None:
+            until = time.monotonic() + WATCH_SECONDS
+            with contextlib.suppress(AssertionError):  # The process has ended.
+                screen.wait_for(lambda: time.monotonic() >= until)  # noqa: B023
+            bar = re.split(r"\r|\n", screen.output)[-1]
+            if "rows/s" in bar:
+                pictures.append((WATCH_SECONDS, [prompt, *lines_of(bar, server)]))
+        screen.wait()
+        result = screen.output.rstrip().rpartition("\n")[2]
+    every = max(len(pictures) // WATCH_SCREENS, 1)
+    return [*pictures[::every], (4.0, [prompt, *lines_of(result, server)])]
+
+
+def lines_of(raw: str, server: jobs.JobServer) -> list[Text]:
+    """Returns lines with their colors. The address is that of a default server."""
+    address = server.address
+    raw = raw.replace(address, "127.0.0.1:8001".ljust(len(address)))
+    kept = re.sub(r"\x1b\[[0-9;?]*[A-LN-Zac-ln-z]", "", raw).replace("\r", "")
+    return [Text.from_ansi(line) for line in kept.split("\n")]
+
+
+def svg(pictures: Sequence[Picture]) -> str:
+    """Draws the pictures, one after the other and again and again."""
+    lines = max(len(picture) for _, picture in pictures)
+    width, height = COLUMNS * CELL + 2 * MARGIN, TOP + STEP * lines + 8
+    total = sum(seconds for seconds, _ in pictures)
+    styles, drawn, start = [], [], 0.0
+    for number, (seconds, picture) in enumerate(pictures):
+        first, last = 100 * start / total, 100 * (start + seconds) / total
+        start += seconds
+        hidden = "0%{visibility:hidden}" if number else ""
+        styles.append(
+            f"@keyframes p{number}{{{hidden}{first:.3f}%{{visibility:visible}}"
+            f"{min(last, 100):.3f}%,100%{{visibility:{'visible' if last > 99.9 else 'hidden'}}}}}"
+            f"#p{number}{{animation:p{number} {total:g}s step-end infinite}}"
+        )
+        visible = "visible" if number == len(pictures) - 1 else "hidden"
+        body = "\n".join(
+            draw_line(line, TOP + STEP * row) for row, line in enumerate(picture) if line.plain
+        )
+        drawn.append(f"<g id='p{number}' visibility='{visible}'>\n{body}\n</g>")
+    buttons = "".join(
+        f"<circle cx='{x}' cy='18' r='5' fill='{color}'/>"
+        for x, color in ((20, "#ff5f56"), (38, "#ffbd2e"), (56, "#27c93f"))
+    )
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width:g}' height='{height:g}' "
+        f"viewBox='0 0 {width:g} {height:g}'>\n<style>{''.join(styles)}</style>\n"
+        f"<rect width='{width:g}' height='{height:g}' rx='8' fill='{BACKGROUND}'/>{buttons}\n"
+        f"<g font-size='{SIZE}' {FONT} xml:space='preserve'>\n" + "\n".join(drawn) + "\n</g>\n</svg>\n"
+    )
+
+
+def draw_line(line: Text, y: float) -> str:
+    """Draws a line, each piece of one style at its column, so that a font cannot shift the next."""
+    from rich.console import Console
+
+    pieces, column = [], 0
+    for segment in line.render(Console(color_system="256")):
+        cells = cell_len(segment.text)
+        if segment.text.strip():
+            style = segment.style
+            extra = " font-weight='bold'" if style and style.bold else ""
+            extra += " opacity='0.6'" if style and style.dim else ""
+            pieces.append(
+                f"<text x='{MARGIN + column * CELL:.1f}' y='{y:g}' "
+                f"textLength='{cells * CELL:.1f}' lengthAdjust='spacingAndGlyphs' "
+                f"fill='{color_of(style.color if style else None)}'{extra}>"
+                f"{escape(segment.text)}</text>"
+            )
+        column += cells
+    return "".join(pieces)
+
+
+def color_of(color: Color | None) -> str:
+    if color is None or color.is_default:
+        return FOREGROUND
+    if color.triplet is not None:
+        return color.triplet.hex
+    return COLORS.get(color.number or 0, color.get_truecolor().hex)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/images", metavar="DIRECTORY")
+    output: Path = parser.parse_args().output
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        export(directory / "models")
+        with jobs.serving(directory) as server:
+            jobs.write_table(server.tables / "table.parquet", ROWS, np.float32, FEATURES, CLASSES)
+            with braid.connect(server.address) as client:
+                watched = client.jobs.train("digits", **JOB, epochs=200, id="nightly")
+                client.jobs.infer(
+                    "digits", id="scores",
+                    data={"path": "table.parquet", "inputs": {"input": "image"}},
+                    output={"path": "scores.parquet"},
+                )  # fmt: skip
+                with load(server.address):
+                    time.sleep(WARM_UP_SECONDS)
+                    top = record_top(server)
+                watched.cancel()
+                client.jobs.train("digits", **JOB, epochs=20, id="weekly")
+                watch = record_watch(server, "weekly")
+    output.mkdir(parents=True, exist_ok=True)
+    for name, pictures in (("top", top), ("watch", watch)):
+        (output / f"{name}.svg").write_text(svg(pictures))
+        print(f"wrote {output / name}.svg ({len(pictures)} pictures)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

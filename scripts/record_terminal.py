@@ -121,7 +121,7 @@ def record_top(server: jobs.JobServer) -> list[Picture]:
 def record_watch(server: jobs.JobServer, job: str) -> list[Picture]:
     """Records the bar at equal intervals, and the result."""
     command = [str(COMMAND), "--server", server.address, "jobs", "watch", job]
-    prompt = Text(f"$ braid jobs watch {job}", style=PROMPT)
+    prompt = Text.assemble((f"$ braid jobs watch {job}", PROMPT))
     pictures: list[Picture] = []
     with Screen(command, columns=COLUMNS, lines=LINES) as screen:
         while screen.process.poll() is None:

@@ -183,6 +183,16 @@ def test_a_server_that_goes_away_and_comes_back(tmp_path: Path) -> None:
             assert "warning" not in plain(screen.output)
 
 
+def test_plot_of_a_job_fits_the_terminal(server: JobServer) -> None:
+    plot = [str(COMMAND), "--server", server.address, "jobs", "plot", "endless"]
+    with Screen(plot, columns=60) as screen:
+        assert screen.wait() == 0
+        lines = screen.output.splitlines()
+    assert lines[0].startswith("loss ⠤  last ")
+    assert any(line.startswith("lr ⠤  last 0.001") for line in lines)
+    assert 50 < max(map(len, lines)) <= 60
+
+
 def test_metrics_port_that_cannot_be_read(server: JobServer) -> None:
     printed = run(server, "--metrics=127.0.0.1:1")
     assert "metrics: http://127.0.0.1:1/metrics: Connection refused" in printed

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Records `braid top` and `braid jobs watch` as animated pictures of the documentation.
+"""Records `braid top`, `braid jobs watch` and `braid jobs plot` as pictures of the documentation.
 
 usage: scripts/record_terminal.py [--output DIRECTORY]
 
-  --output DIRECTORY  Folder of top.svg and watch.svg (default: docs/images)
+  --output DIRECTORY  Folder of top.svg, watch.svg and plot.svg (default: docs/images)
 
 Starts a server on two CPU slots and puts it under load: requests to two models, a trainer, a
 training job and a job that waits. Runs the commands in a pseudo-terminal and draws what they
-printed. A viewer without animations shows the last picture. Needs build/release/bin/braid-server,
+printed; the pictures of top and watch are animated. A viewer without animations shows the last picture. Needs build/release/bin/braid-server,
 or the program that the environment variable BRAID_SERVER_BINARY names.
 """
 
@@ -36,6 +36,8 @@ from e2e.support.screens import Screen
 from e2e.support.server import COMMAND
 from rich.cells import cell_len
 from rich.color import Color
+from rich.console import Console
+from rich.style import Style
 from rich.text import Text
 
 COLUMNS, LINES = 96, 23
@@ -45,8 +47,8 @@ WATCH_SECONDS = 0.7
 JOB: dict[str, Any] = {
     "data": {"path": "table.parquet", "inputs": {"input": "image"}, "targets": {"target": "label"},
              "split": {"validation": 0.1}},
-    "evaluate": {"metrics": ["accuracy"]}, "loss": "cross_entropy",
-    "optimizer": {"name": "AdamW", "lr": 1e-3}, "batch_size": 256, "publish": "best",
+    "evaluate": {"metrics": ["accuracy"], "every": "3 epochs"}, "loss": "cross_entropy",
+    "optimizer": {"name": "AdamW", "lr": 2e-4}, "batch_size": 256, "publish": "best",
 }  # fmt: skip
 
 SIZE, STEP, MARGIN, TOP = 13, 18, 24, 44
@@ -56,6 +58,13 @@ COLORS = {
     0: "#263238", 1: "#ef9a9a", 2: "#a5d6a7", 3: "#ffe082", 4: "#90caf9", 5: "#ce93d8",
     6: "#80deea", 7: FOREGROUND, 8: "#607d8b",
 }  # fmt: skip
+# Words, spaces, and runs of characters that are drawn as shapes.
+PIECES = re.compile("[\u2800-\u28ff]+|█+|░+| +|[^ █░\u2800-\u28ff]+")
+SHADES = {"█": 1, "░": 0.35}
+BRAILLE = [chr(0x2800 + bits) for bits in range(256)]
+BRAILLE_DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+# Pixels from the top of a character to its baseline.
+BASELINE = 12
 FONT = "font-family='DejaVu Sans Mono, Menlo, Consolas, monospace'"
 
 Picture = tuple[float, Sequence[Text]]
@@ -137,6 +146,16 @@ def record_watch(server: jobs.JobServer, job: str) -> list[Picture]:
     return [*pictures[::every], (4.0, [prompt, *lines_of(result, server)])]
 
 
+def record_plot(server: jobs.JobServer, job: str) -> list[Picture]:
+    arguments = ["jobs", "plot", job, "--name", "loss", "--name", "evaluation/loss"]
+    with Screen(
+        [str(COMMAND), "--server", server.address, *arguments], columns=COLUMNS, lines=LINES
+    ) as screen:
+        screen.wait()
+        prompt = Text.assemble((f"$ braid {' '.join(arguments)}", PROMPT))
+        return [(1.0, [prompt, *lines_of(screen.output.rstrip(), server)])]
+
+
 def lines_of(raw: str, server: jobs.JobServer) -> list[Text]:
     """Returns lines with their colors. The address is that of a default server."""
     address = server.address
@@ -178,24 +197,43 @@ def svg(pictures: Sequence[Picture]) -> str:
 
 
 def draw_line(line: Text, y: float) -> str:
-    """Draws a line, each piece of one style at its column, so that a font cannot shift the next."""
-    from rich.console import Console
-
+    """Draws a line, each word at its column, so that no font can shift the next one."""
     pieces, column = [], 0
     for segment in line.render(Console(color_system="256")):
-        cells = cell_len(segment.text)
-        if segment.text.strip():
-            style = segment.style
-            extra = " font-weight='bold'" if style and style.bold else ""
-            extra += " opacity='0.6'" if style and style.dim else ""
-            pieces.append(
-                f"<text x='{MARGIN + column * CELL:.1f}' y='{y:g}' "
-                f"textLength='{cells * CELL:.1f}' lengthAdjust='spacingAndGlyphs' "
-                f"fill='{color_of(style.color if style else None)}'{extra}>"
-                f"{escape(segment.text)}</text>"
-            )
-        column += cells
+        style = segment.style or Style()
+        extra = " font-weight='bold'" if style.bold else ""
+        extra += " opacity='0.6'" if style.dim else ""
+        fill = f"fill='{color_of(style.color)}'{extra}"
+        for piece in PIECES.findall(segment.text):
+            cells = cell_len(piece)
+            x = MARGIN + column * CELL
+            column += cells
+            if piece[0] in BRAILLE:
+                pieces.append(f"<path d='{dots(piece, x, y)}' {fill}/>")
+            elif piece[0] in SHADES:
+                pieces.append(
+                    f"<rect x='{x:.1f}' y='{y - BASELINE:g}' width='{cells * CELL:.1f}' "
+                    f"height='{STEP - 3}' fill-opacity='{SHADES[piece[0]]}' {fill}/>"
+                )
+            elif not piece.isspace():
+                pieces.append(
+                    f"<text x='{x:.1f}' y='{y:g}' textLength='{cells * CELL:.1f}' "
+                    f"lengthAdjust='spacingAndGlyphs' {fill}>{escape(piece)}</text>"
+                )
     return "".join(pieces)
+
+
+def dots(text: str, x: float, y: float) -> str:
+    """Returns the path of braille characters, which few monospaced fonts have."""
+    path = ""
+    for character in text:
+        bits = ord(character) - ord(BRAILLE[0])
+        for bit, (column, row) in enumerate(BRAILLE_DOTS):
+            if bits >> bit & 1:
+                left, top = x + (column + 0.2) * CELL / 2, y - BASELINE + row * STEP / 4
+                path += f"M{left:.1f} {top:.1f}h2.4v3.2h-2.4z"
+        x += CELL
+    return path
 
 
 def color_of(color: Color | None) -> str:
@@ -226,12 +264,13 @@ def main() -> int:
                     time.sleep(WARM_UP_SECONDS)
                     top = record_top(server)
                 watched.cancel()
-                client.jobs.train("digits", **JOB, epochs=20, id="weekly")
+                client.jobs.train("digits", **JOB, epochs=60, id="weekly")
                 watch = record_watch(server, "weekly")
+                plot = record_plot(server, "weekly")
     output.mkdir(parents=True, exist_ok=True)
-    for name, pictures in (("top", top), ("watch", watch)):
+    for name, pictures in (("top", top), ("watch", watch), ("plot", plot)):
         (output / f"{name}.svg").write_text(svg(pictures))
-        print(f"wrote {output / name}.svg ({len(pictures)} pictures)")
+        print(f"wrote {output / name}.svg")
     return 0
 
 

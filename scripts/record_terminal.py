@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 import tempfile
@@ -27,6 +28,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests")]
+# gRPC logs a line about fork for every process that starts.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 import braid
 import numpy as np

@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
 @contextmanager
 def calling(server: DurableServer) -> Iterator[None]:
     """Sends requests and training steps one after the other."""
-    ended = threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     def call() -> None:
         with durable.connect(server) as client:
@@ -56,10 +56,12 @@ def calling(server: DurableServer) -> Iterator[None]:
                 inputs, targets = durable.batch(number)
                 client.infer("noisy", inputs)
                 trainer.step(inputs, targets)
+                started.set()
 
     thread = threading.Thread(target=call)
     thread.start()
     try:
+        assert started.wait(SECONDS)
         yield
     finally:
         ended.set()
@@ -136,7 +138,8 @@ def test_sigterm_restores_the_terminal(server: JobServer) -> None:
 
 
 def test_screen_follows_the_size_of_the_terminal(server: JobServer) -> None:
-    with Screen(command(server, "--interval=3600")) as screen:
+    variables = {"COLUMNS": "90", "LINES": "30"}  # As they were at the start.
+    with Screen(command(server, "--interval=3600"), environment=variables) as screen:
         screen.wait_for(lambda: "endless" in screen.text)
         screen.resize(120, 40)
         screen.wait_for(lambda: len(screen.lines[0]) == 120)

@@ -49,8 +49,8 @@ class Screen:
             stdout=slave,
             stderr=slave,
             env={**variables, "TERM": "xterm-256color", **(environment or {})},
-            # The terminal becomes the controlling one, so that it turns Ctrl-C into a signal.
-            preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),  # type: ignore[func-returns-value]
+            start_new_session=True,
+            preexec_fn=_control_terminal,
         )
         self._slave = slave
 
@@ -124,6 +124,11 @@ class Screen:
             return False
         self.output += os.read(self._master, 1 << 16).decode(errors="replace")
         return True
+
+
+def _control_terminal() -> None:
+    """Makes stdin the controlling terminal of this process, so that Ctrl-C becomes a signal."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def plain(text: str) -> str:

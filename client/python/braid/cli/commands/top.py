@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from braid.cli import errors, options, settings
@@ -106,24 +108,23 @@ class _Source:
 
 
 def _print_json(view: View) -> None:
-    import sys
-
     print_json(dataclasses.asdict(view))
     sys.stdout.flush()
 
 
 class _Sampler(threading.Thread):
-    """Takes samples until `end`, and calls `on_change` after each. Other methods are thread-safe."""
+    """Takes samples until `end`, and calls `on_change` after each. Thread-safe."""
 
-    def __init__(self, source: _Source, on_change) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, source: _Source, on_change: Callable[[], None]) -> None:
         super().__init__(name="braid-top", daemon=True)
         self._source, self._on_change = source, on_change
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        # The newest figures; since when the server does not answer, and why; or a fatal error.
         self._view: View | None = None
+        # Why the newest figures are old; "": they are not.
         self._status = ""
-        self._error: BaseException | None = None
+        # What ended the thread.
+        self._error: Exception | None = None
 
     def run(self) -> None:
         from braid.errors import Cancelled, DeadlineExceeded, Unavailable
@@ -131,7 +132,8 @@ class _Sampler(threading.Thread):
         away_since: float | None = None
         while not self._ended.is_set():
             started = time.monotonic()
-            view, status, fatal = None, "", None
+            view: View | None = None
+            status, fatal = "", None
             try:
                 view = self._source.take()
                 away_since = None
@@ -141,7 +143,7 @@ class _Sampler(threading.Thread):
                 away_since = started if away_since is None else away_since
                 seconds = time.monotonic() - away_since
                 status = f"no answer for {seconds:.0f} s, trying again ({error.message})"
-            except BaseException as error:
+            except Exception as error:  # The main thread reports it.
                 fatal = error
             with self._lock:
                 self._view = view or self._view

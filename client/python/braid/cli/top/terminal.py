@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # Alternate screen, no cursor.
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[2K", "\x1b[J"
+_COLUMNS, _LINES = 80, 24
 _SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGTSTP,
 )  # fmt: skip
@@ -69,8 +70,12 @@ class Terminal:
 
     def size(self) -> tuple[int, int]:
         """Returns the number of columns and lines."""
-        size = self.console.size
-        return size.width, size.height
+        size = os.get_terminal_size(sys.stdout.fileno())
+        # A serial line does not know its size.
+        columns, lines = size.columns or _COLUMNS, size.lines or _LINES
+        # Otherwise rich prefers the variables COLUMNS and LINES, which a change leaves as they were.
+        self.console.size = ConsoleDimensions(columns, lines)
+        return columns, lines
 
     def draw(self, lines: Sequence[Text]) -> None:
         """Replaces the screen by `lines`, which must fit on it."""

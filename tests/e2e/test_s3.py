@@ -233,6 +233,7 @@ def test_names_what_denies_access(tmp_path: Path, service: S3, client: braid.Cli
         pass
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         server._environment.pop(name)
+    service.fault = lambda method, path: (403, "AccessDenied")
     server.start()
     try:
         with durable.connect(server) as client, pytest.raises(

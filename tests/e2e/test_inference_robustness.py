@@ -178,7 +178,8 @@ def test_client_killed_while_receiving_frees_its_slot(one_place: Server) -> None
             reader.die()
             assert reply.exception().code() == grpc.StatusCode.UNAVAILABLE
     wait_served(one_place.address, slow_request())
-    wait_until(lambda: one_place.resident_bytes() - before <= 64 * MIB, RELEASE_SECONDS)
+    # malloc keeps the memory of about one reply for the next ones. Three that leak take 192 MiB.
+    wait_until(lambda: one_place.resident_bytes() - before < 128 * MIB, RELEASE_SECONDS)
     assert_drains_empty(one_place)
 
 

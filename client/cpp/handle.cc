@@ -164,7 +164,7 @@ void Handle::OnContact(Moment moment) {
 bool Handle::MayHaveRestarted() const { return disconnected_ || StartedAfter(last_contact_); }
 
 bool Handle::StartedAfter(Moment moment) const {
-  // The server measured its uptime at some time during the call. Asks again if that time decides.
+  // The uptime is from some time during the call. Asks again if the answer depends on when.
   for (int i = 0; i < kMaxUptimeCalls; ++i) {
     const Moment asked = std::chrono::steady_clock::now();
     const absl::StatusOr<v1::ListDevicesResponse> reply =

@@ -507,7 +507,7 @@ class DecodedStream final : public RowStream {
   const StreamData data_;
   int64_t limit_ = 1;  // rows of a request, or of several
   const bool padded_;  // rows may be sorted by length
-  // Of the next batches.
+  // Limits of the next batches.
   std::atomic<int64_t> max_rows_{1};
   std::atomic<int64_t> window_rows_{1};
   // Used by MakeTask().

@@ -182,7 +182,7 @@ class InferenceJob final : public Job {
   JobProgress progress_;
   Memory memory_;            // set by Run()
   int64_t output_rows_ = 0;  // written
-  // Of this run, for WindowRows().
+  // Start of this run and rows scored since, for WindowRows().
   absl::Time started_;
   int64_t scored_rows_ = 0;
   size_t output_row_bytes_ = 1;  // most bytes of the outputs of a row

@@ -321,10 +321,10 @@ class Handle:
 
     def started_after(self, moment: float) -> bool:
         """Returns True if the server reports a start after `moment` (time.monotonic)."""
-        # The server measured its uptime at some time during the call. Asks again if that time decides.
+        method = DEVICES["ListDevices"]
+        # The uptime is from some time during the call. Asks again if the answer depends on when.
         for _ in range(_MAX_UPTIME_CALLS):
             asked = time.monotonic()
-            method = DEVICES["ListDevices"]
             try:
                 uptime = self.channel.call(method, method.request()).uptime_seconds
             except errors.BraidError:

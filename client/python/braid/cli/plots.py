@@ -29,7 +29,7 @@ def panels(series: Mapping[str, Series]) -> dict[str, dict[str, Series]]:
     grouped: dict[str, dict[str, Series]] = {}
     for name in sorted(series, key=lambda name: "/" in name):
         grouped.setdefault(name.rpartition("/")[2], {})[name] = series[name]
-    # What each step has comes first.
+    # Panels with a metric of training steps come before those with evaluations only.
     return dict(sorted(grouped.items(), key=lambda panel: panel[0] not in panel[1]))
 
 

@@ -121,9 +121,9 @@ class _Sampler(threading.Thread):
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._view: View | None = None
-        # Why the newest figures are old; "": they are not.
+        # Why the newest figures are old, or "".
         self._status = ""
-        # What ended the thread.
+        # Error that ended the thread.
         self._error: Exception | None = None
 
     def run(self) -> None:

@@ -1,1 +1,1 @@
-"""What `braid top` shows: samples of a server, the rates between two, and their tables."""
+"""Samples of a server, the rates between two samples, and the tables of `braid top`."""

@@ -53,7 +53,8 @@ def screen_lines(
 ) -> list[Text]:
     """Returns at most `height` lines of at most `width` cells.
 
-    view: None: nothing is known yet. title: the server. status: what is wrong with it, or "".
+    view: None before the first sample. title: name of the server. status: why the figures are
+    old, or "".
     """
     head = _head(view, title, width)
     lines = [head]

@@ -263,7 +263,7 @@ absl::Status InferenceJob::AddSkipped(JobContext* context, const InputRows& rows
 }
 
 absl::Status InferenceJob::Stop(JobContext* context) {
-  if (context->stop() == JobStop::kDrain) {
+  if (context->stop() != JobStop::kCancel) {
     BRAID_ASSIGN_OR_RETURN(const int64_t durable, output_->FinishPart());
     BRAID_RETURN_IF_ERROR(SetDurable(context, durable));
   }

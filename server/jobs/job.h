@@ -14,8 +14,10 @@ namespace braid {
 // Why a running job must stop.
 enum class JobStop {
   kNone,
-  kCancel,  // the job ends
-  kDrain,   // the server ends; the job continues after its next start
+  kCancel,   // the job ends
+  kDrain,    // the server ends; the job continues after its next start
+  kPause,    // a user paused the job; it continues after ResumeJob
+  kPreempt,  // the job returns to the queue and continues later
 };
 
 // Services of the scheduler for one running job. Used by the job's thread; stop() by any.

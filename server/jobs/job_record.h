@@ -49,6 +49,7 @@ struct JobResult {
   std::string output;  // inference: absolute path
   int64_t rows = 0;    // inference
   int64_t skipped_rows = 0;
+  std::string reason;  // of the transition to SUCCEEDED, which stores it; may be empty
   bool operator==(const JobResult&) const = default;
 };
 
@@ -69,10 +70,18 @@ struct JobRecord {
   int64_t attempts = 0;  // times that the job started to run
   int64_t crashes = 0;   // crashes of the server in a row without durable progress in between
   bool cancel_requested = false;
+  bool pause_requested = false;  // while the job runs: it becomes PAUSED when it has stopped
   JobProgress progress;
   // Written and read by the job only: what it must remember besides its progress.
   std::string memory;
   JobResult result;
+};
+
+// A job that waits, or runs, with what decides whether it may run.
+struct QueuedJob {
+  std::string id;
+  std::string identity;
+  int64_t priority = 0;
 };
 
 struct JobTransition {

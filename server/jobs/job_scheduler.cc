@@ -14,6 +14,10 @@ namespace {
 constexpr absl::Duration kRetryInterval = absl::Seconds(10);
 constexpr absl::Duration kExpiryInterval = absl::Hours(1);
 constexpr absl::Duration kLeastRetention = absl::Minutes(10);
+// Reasons of transitions.
+constexpr absl::string_view kCancelled = "cancelled by a user";
+constexpr absl::string_view kPaused = "paused by a user";
+constexpr absl::string_view kResumed = "resumed by a user";
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 std::string ErrorText(const absl::Status& status) {
@@ -28,36 +32,44 @@ JobMove MoveTo(JobState to, std::string reason) {
 }
 
 // Returns the change that follows from the result of Job::Run().
-JobMove Outcome(JobStop stop, const absl::StatusOr<JobResult>& result) {
+JobMove Outcome(const JobStopRequest& request, const absl::StatusOr<JobResult>& result) {
   if (result.ok()) {
-    JobMove move = MoveTo(JobState::kSucceeded, "");
+    JobMove move = MoveTo(JobState::kSucceeded, result->reason);
     move.result = *result;
     return move;
   }
-  if (stop == JobStop::kCancel) {
-    return MoveTo(JobState::kCancelled, "cancelled by a user");
+  if (request.stop == JobStop::kCancel) {
+    return MoveTo(JobState::kCancelled, request.why);
   }
-  if (stop == JobStop::kDrain && absl::IsCancelled(result.status())) {
-    return MoveTo(JobState::kQueued, "the server was shut down");
+  if (request.stop != JobStop::kNone && absl::IsCancelled(result.status())) {
+    return MoveTo(request.stop == JobStop::kPause ? JobState::kPaused : JobState::kQueued,
+                  request.why);
   }
   return MoveTo(JobState::kFailed, ErrorText(result.status()));
 }
 
 // Returns the change of a job that was interrupted. `what`: "the server crashed".
-JobMove AfterCrash(const JobRecord& job, bool cancel_requested, absl::string_view what,
-                   int64_t max_crashes) {
-  if (cancel_requested) {
-    return MoveTo(JobState::kCancelled, "cancelled by a user");
+JobMove AfterCrash(const JobRecord& job, absl::string_view what, int64_t max_crashes) {
+  if (job.cancel_requested) {
+    return MoveTo(JobState::kCancelled, std::string(kCancelled));
   }
   const int64_t crashes = job.crashes + 1;
-  JobMove move =
-      crashes < max_crashes
-          ? MoveTo(JobState::kQueued, absl::StrCat(what, " while the job ran"))
-          : MoveTo(JobState::kFailed, absl::StrCat(what, " while the job ran, ", crashes,
-                                                   " times in a row without durable progress in "
-                                                   "between"));
+  JobMove move = MoveTo(JobState::kQueued, absl::StrCat(what, " while the job ran"));
+  if (crashes >= max_crashes) {
+    move = MoveTo(JobState::kFailed,
+                  absl::StrCat(move.reason, ", ", crashes,
+                               " times in a row without durable progress in between"));
+  } else if (job.pause_requested) {
+    move = MoveTo(JobState::kPaused, std::string(kPaused));
+  }
   move.crashed = true;
   return move;
+}
+
+absl::Status HasEndedError(const JobRecord& job, absl::string_view action) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("id: job '", job.id, "' is ", JobStateName(job.state), ", and cannot be ",
+                   action, " (expected a job that has not ended)"));
 }
 
 }  // namespace
@@ -89,8 +101,7 @@ absl::Status JobScheduler::Recover() {
     if (job.state == JobState::kQueued && !job.cancel_requested) {
       continue;
     }
-    const JobMove move =
-        AfterCrash(job, job.cancel_requested, "the server crashed", options_.max_crashes);
+    const JobMove move = AfterCrash(job, "the server crashed", options_.max_crashes);
     if (HasEnded(move.to)) {
       CleanUp(job);
     }
@@ -104,15 +115,15 @@ absl::Status JobScheduler::Recover() {
 absl::StatusOr<JobRecord> JobScheduler::Submit(const NewJob& job) {
   const absl::MutexLock lock(&mu_);
   if (!store_->Get(job.id).ok()) {  // A retry is answered even if the queue is full.
-    BRAID_ASSIGN_OR_RETURN(const int64_t queued, store_->CountQueued());
-    if (queued >= options_.max_queued) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          queued, " jobs are already waiting (limit: --max_queued_jobs=", options_.max_queued,
-          "); try again later"));
+    BRAID_ASSIGN_OR_RETURN(const int64_t waiting, store_->CountWaiting());
+    if (waiting >= options_.max_queued) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(waiting, " jobs are already waiting or paused (limit: --max_queued_jobs=",
+                       options_.max_queued, "); try again later"));
     }
   }
   BRAID_ASSIGN_OR_RETURN(JobRecord record, store_->Add(job));
-  may_have_work_ = true;
+  OnQueued();
   return record;
 }
 
@@ -153,14 +164,55 @@ absl::StatusOr<JobRecord> JobScheduler::Cancel(absl::string_view id) {
     }
     if (const auto found = running_.find(id); found != running_.end()) {
       BRAID_RETURN_IF_ERROR(store_->RequestCancel(id));
-      found->second->RequestStop(JobStop::kCancel);
+      found->second->RequestStop(JobStop::kCancel, kCancelled);
     } else {
-      BRAID_ASSIGN_OR_RETURN(waiting,
-                             store_->Move(id, MoveTo(JobState::kCancelled, "cancelled by a user")));
+      BRAID_ASSIGN_OR_RETURN(
+          waiting, store_->Move(id, MoveTo(JobState::kCancelled, std::string(kCancelled))));
+      may_have_work_ = true;  // It may have been the next of its identity.
     }
   }
   if (waiting.has_value() && waiting->attempts > 0) {
     CleanUp(*waiting);
+  }
+  Notify(id);
+  return Get(id);
+}
+
+absl::StatusOr<JobRecord> JobScheduler::Pause(absl::string_view id) {
+  {
+    const absl::MutexLock lock(&mu_);
+    BRAID_ASSIGN_OR_RETURN(const JobRecord job, store_->Get(id));
+    if (HasEnded(job.state)) {
+      return HasEndedError(job, "paused");
+    }
+    if (const auto found = running_.find(id); found != running_.end()) {
+      BRAID_RETURN_IF_ERROR(store_->RequestPause(id, true));
+      found->second->RequestStop(JobStop::kPause, kPaused);
+    } else if (job.state != JobState::kPaused) {
+      BRAID_RETURN_IF_ERROR(
+          store_->Move(id, MoveTo(JobState::kPaused, std::string(kPaused))).status());
+      may_have_work_ = true;  // It may have been the next of its identity.
+    }
+  }
+  Notify(id);
+  return Get(id);
+}
+
+absl::StatusOr<JobRecord> JobScheduler::Resume(absl::string_view id) {
+  {
+    const absl::MutexLock lock(&mu_);
+    BRAID_ASSIGN_OR_RETURN(const JobRecord job, store_->Get(id));
+    if (HasEnded(job.state)) {
+      return HasEndedError(job, "resumed");
+    }
+    if (const auto found = running_.find(id); found != running_.end()) {
+      BRAID_RETURN_IF_ERROR(store_->RequestPause(id, false));
+      found->second->WithdrawPause(kResumed);
+    } else if (job.state == JobState::kPaused) {
+      BRAID_RETURN_IF_ERROR(
+          store_->Move(id, MoveTo(JobState::kQueued, std::string(kResumed))).status());
+      OnQueued();
+    }
   }
   Notify(id);
   return Get(id);
@@ -200,7 +252,7 @@ void JobScheduler::RequestStop() {
   const absl::MutexLock lock(&mu_);
   draining_ = true;
   for (const auto& [id, running] : running_) {
-    running->RequestStop(JobStop::kDrain);
+    running->RequestStop(JobStop::kDrain, "the server was shut down");
   }
 }
 
@@ -214,8 +266,7 @@ bool JobScheduler::Drain(absl::Time deadline) {
 void JobScheduler::RunJobs() {
   while (const std::shared_ptr<RunningJob> running = TakeNext()) {
     Notify(running->record().id);
-    const JobMove move = Execute(running.get());
-    Finish(running.get(), move);
+    Execute(running.get());
     Notify(running->record().id);
     RemoveExpired();
   }
@@ -248,12 +299,16 @@ std::shared_ptr<RunningJob> JobScheduler::TakeNext() {
 }
 
 absl::StatusOr<std::shared_ptr<RunningJob>> JobScheduler::StartNext() {
-  BRAID_ASSIGN_OR_RETURN(const std::optional<JobRecord> next, store_->NextQueued());
-  if (!next.has_value()) {
+  BRAID_ASSIGN_OR_RETURN(const std::vector<QueuedJob> queued, store_->Queued());
+  const JobSlots slots = AssignSlots(RunningOn(), queued, Limits());
+  const auto next = std::ranges::find_if(slots.start, [&](const std::string& id) {
+    return MayStart(*std::ranges::find(queued, id, &QueuedJob::id));
+  });
+  if (next == slots.start.end()) {
     may_have_work_ = false;
     return std::shared_ptr<RunningJob>();
   }
-  BRAID_ASSIGN_OR_RETURN(JobRecord record, store_->Move(next->id, MoveTo(JobState::kRunning, "")));
+  BRAID_ASSIGN_OR_RETURN(JobRecord record, store_->Move(*next, MoveTo(JobState::kRunning, "")));
   const std::string id = record.id;
   auto running =
       std::make_shared<RunningJob>(std::move(record), store_, clock_, [this, id] { Notify(id); });
@@ -261,49 +316,110 @@ absl::StatusOr<std::shared_ptr<RunningJob>> JobScheduler::StartNext() {
   return running;
 }
 
-JobMove JobScheduler::Execute(RunningJob* running) {
-  const absl::StatusOr<std::unique_ptr<Job>> job = factory_->Make(running->record());
-  const absl::StatusOr<JobResult> result = job.ok() ? (*job)->Run(running) : job.status();
-  JobMove move = Outcome(running->stop(), result);
-  if (absl::IsUnavailable(result.status()) && options_.device_lost != nullptr &&
-      options_.device_lost()) {
-    RequestStop();  // Other jobs would fail, too, until the server is restarted.
-    absl::StatusOr<JobRecord> record = store_->Get(running->record().id);
-    move =
-        AfterCrash(record.ok() ? *record : running->record(), running->stop() == JobStop::kCancel,
-                   "a device was lost", options_.max_crashes);
+void JobScheduler::OnQueued() {
+  may_have_work_ = true;
+  if (draining_) {
+    return;
   }
-  if (job.ok() && HasEnded(move.to)) {
-    (*job)->CleanUp();
+  const absl::StatusOr<std::vector<QueuedJob>> queued = store_->Queued();
+  if (!queued.ok()) {
+    Log(LogModule::kJobs)
+        .error("jobs: cannot decide which jobs run: {}", std::string(queued.status().message()));
+    return;
   }
-  if (move.to == JobState::kFailed) {
-    running->AddLog(JobLogLevel::kError, move.reason);
+  for (const Preemption& preemption : AssignSlots(RunningOn(), *queued, Limits()).preempt) {
+    running_.find(preemption.job)
+        ->second->RequestStop(JobStop::kPreempt,
+                              absl::StrCat("preempted by job '", preemption.by, "' of priority ",
+                                           preemption.priority));
   }
-  return move;
 }
 
-void JobScheduler::Finish(RunningJob* running, const JobMove& move) {
+JobLimits JobScheduler::Limits() const {
+  return {options_.max_running, options_.max_running_per_identity};
+}
+
+std::vector<QueuedJob> JobScheduler::RunningOn() const {
+  std::vector<const JobRecord*> records;
+  for (const auto& [id, running] : running_) {
+    if (running->stop() == JobStop::kNone) {
+      records.push_back(&running->record());
+    }
+  }
+  std::ranges::sort(records, {}, &JobRecord::number);
+  std::vector<QueuedJob> jobs;
+  for (const JobRecord* record : records) {
+    jobs.push_back({record->id, record->identity, record->priority});
+  }
+  return jobs;
+}
+
+bool JobScheduler::MayStart(const QueuedJob& job) const {
+  return options_.max_running_per_identity == 0 ||
+         std::ranges::count_if(running_, [&](const auto& entry) {
+           return entry.second->record().identity == job.identity;
+         }) < options_.max_running_per_identity;
+}
+
+void JobScheduler::Execute(RunningJob* running) {
+  const absl::StatusOr<std::unique_ptr<Job>> job = factory_->Make(running->record());
+  const absl::StatusOr<JobResult> result = job.ok() ? (*job)->Run(running) : job.status();
+  const bool lost = absl::IsUnavailable(result.status()) && options_.device_lost != nullptr &&
+                    options_.device_lost();
+  if (lost) {
+    RequestStop();  // Other jobs would fail, too, until the server is restarted.
+  }
+  bool ended = false;
+  bool recorded = false;
+  while (!recorded) {  // A user may cancel, pause or resume the job meanwhile.
+    const JobStopRequest request = running->stop_request();
+    const JobMove move = lost ? AfterLoss(*running) : Outcome(request, result);
+    if (HasEnded(move.to) && !ended) {
+      ended = true;
+      if (job.ok()) {
+        (*job)->CleanUp();
+      }
+      if (move.to == JobState::kFailed) {
+        running->AddLog(JobLogLevel::kError, move.reason);
+      }
+    }
+    recorded = Finish(running, request, move);
+  }
+}
+
+JobMove JobScheduler::AfterLoss(const RunningJob& running) const {
+  const absl::StatusOr<JobRecord> stored = store_->Get(running.record().id);
+  JobRecord job = stored.ok() ? *stored : running.record();
+  job.cancel_requested = running.stop() == JobStop::kCancel;
+  job.pause_requested = running.stop() == JobStop::kPause;
+  return AfterCrash(job, "a device was lost", options_.max_crashes);
+}
+
+bool JobScheduler::Finish(RunningJob* running, const JobStopRequest& request, const JobMove& move) {
   const std::string id = running->record().id;
-  while (true) {
-    absl::Status status = running->Flush();
-    const absl::MutexLock lock(&mu_);
-    if (status.ok()) {
-      status = store_->Move(id, move).status();
-    }
-    if (status.ok()) {
-      Log(LogModule::kJobs)
-          .info("job {}: {}{}", id, std::string(JobStateName(move.to)),
-                move.reason.empty() ? "" : absl::StrCat(" (", move.reason, ")"));
-    }
-    if (status.ok() || mu_.AwaitWithTimeout(absl::Condition(&draining_), kRetryInterval)) {
-      running_.erase(id);
-      may_have_work_ = may_have_work_ || move.to == JobState::kQueued;
-      return;
-    }
+  absl::Status status = running->Flush();
+  const absl::MutexLock lock(&mu_);
+  if (running->stop_request() != request) {
+    return false;
+  }
+  if (status.ok()) {
+    status = store_->Move(id, move).status();
+  }
+  if (status.ok()) {
+    Log(LogModule::kJobs)
+        .info("job {}: {}{}", id, std::string(JobStateName(move.to)),
+              move.reason.empty() ? "" : absl::StrCat(" (", move.reason, ")"));
+  } else {
     Log(LogModule::kJobs)
         .error("job {}: cannot record that it is {}: {}", id, std::string(JobStateName(move.to)),
                std::string(status.message()));
+    if (!mu_.AwaitWithTimeout(absl::Condition(&draining_), kRetryInterval)) {
+      return false;
+    }
   }
+  running_.erase(id);
+  OnQueued();
+  return true;
 }
 
 void JobScheduler::CleanUp(const JobRecord& record) {

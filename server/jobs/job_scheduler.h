@@ -19,18 +19,21 @@
 #include "server/base/clock.h"
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
+#include "server/jobs/job_slots.h"
 #include "server/jobs/running_job.h"
 #include "server/jobs/store/job_store.h"
 
 namespace braid {
 
 struct JobSchedulerOptions {
-  int64_t max_running = 1;  // number of threads; each runs one job at a time
-  int64_t max_queued = 1000;
+  int64_t max_running = 1;    // number of threads; each runs one job at a time
+  int64_t max_queued = 1000;  // of jobs that wait or are paused
   // A job fails after so many crashes of the server without durable progress in between.
   int64_t max_crashes = 5;
   // Records are removed when this time has passed since their jobs ended.
   absl::Duration retention = absl::Hours(24 * 30);
+  // Jobs of one identity that run at the same time; 0: no limit.
+  int64_t max_running_per_identity = 0;
   // Returns true once the server can run no job any more, because a device is lost. Jobs that fail
   // with UNAVAILABLE then count as interrupted by a crash. nullptr: never.
   std::function<bool()> device_lost = nullptr;
@@ -60,6 +63,12 @@ class JobScheduler {
   std::vector<JobRecord> Running() const ABSL_LOCKS_EXCLUDED(mu_);
   // Ends a job, a running one after its current step. No-op for a job that has ended.
   absl::StatusOr<JobRecord> Cancel(absl::string_view id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Keeps a job from running until Resume(); a running one stops after its current step. No-op for
+  // a job that is paused. FAILED_PRECONDITION for one that has ended.
+  absl::StatusOr<JobRecord> Pause(absl::string_view id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns a paused job to the queue. If it has not stopped yet, it stops first. No-op for a job
+  // that is not paused. FAILED_PRECONDITION for one that has ended.
+  absl::StatusOr<JobRecord> Resume(absl::string_view id) ABSL_LOCKS_EXCLUDED(mu_);
   // Removes an ended job. FAILED_PRECONDITION for others.
   absl::Status Remove(absl::string_view id);
 
@@ -86,10 +95,21 @@ class JobScheduler {
   std::shared_ptr<RunningJob> TakeNext() ABSL_LOCKS_EXCLUDED(mu_);
   // Marks the next job as running. Returns nullptr if there is none.
   absl::StatusOr<std::shared_ptr<RunningJob>> StartNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Runs the job and returns the change to its next state.
-  JobMove Execute(RunningJob* running) ABSL_LOCKS_EXCLUDED(mu_);
-  // Records the change; tries again while the disk fails, unless the scheduler stops.
-  void Finish(RunningJob* running, const JobMove& move) ABSL_LOCKS_EXCLUDED(mu_);
+  // Wakes the threads, and stops running jobs whose slots belong to queued jobs of higher priority.
+  void OnQueued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  JobLimits Limits() const;
+  // Returns the running jobs that need not stop, in the order of submission.
+  std::vector<QueuedJob> RunningOn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns false while as many jobs of its identity run, or stop, as may run.
+  bool MayStart(const QueuedJob& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Runs the job and records its next state.
+  void Execute(RunningJob* running) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the change of a job that failed because a device was lost.
+  JobMove AfterLoss(const RunningJob& running) const;
+  // Records the change, which `request` has led to. Returns false if the caller must try again:
+  // the request has changed, or the disk failed and the scheduler does not stop.
+  bool Finish(RunningJob* running, const JobStopRequest& request, const JobMove& move)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Calls Job::CleanUp() of a job that does not run.
   void CleanUp(const JobRecord& record);
   void RemoveExpired();
@@ -102,7 +122,7 @@ class JobScheduler {
 
   mutable absl::Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  bool may_have_work_ ABSL_GUARDED_BY(mu_) = true;  // a job was queued since the queue was empty
+  bool may_have_work_ ABSL_GUARDED_BY(mu_) = true;  // a job may have become ready to start
   std::map<std::string, std::shared_ptr<RunningJob>, std::less<>> running_ ABSL_GUARDED_BY(mu_);
 
   absl::Mutex watchers_mu_;

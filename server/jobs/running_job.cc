@@ -15,6 +15,22 @@ constexpr absl::Duration kRateInterval = absl::Seconds(2);
 // Metrics that wait for the disk. Beyond, the oldest are dropped.
 constexpr size_t kMaxMetrics = 100'000;
 
+// A request replaces those of lower rank.
+int Rank(JobStop stop) {
+  switch (stop) {
+    case JobStop::kNone:
+      return 0;
+    case JobStop::kDrain:
+    case JobStop::kPreempt:
+      return 1;
+    case JobStop::kPause:
+      return 2;
+    case JobStop::kCancel:
+      return 3;
+  }
+  return 0;
+}
+
 }  // namespace
 
 RunningJob::RunningJob(JobRecord record, JobStore* store, const Clock* clock,
@@ -33,16 +49,28 @@ JobProgress RunningJob::progress() const {
   return progress_;
 }
 
-void RunningJob::RequestStop(JobStop reason) {
+void RunningJob::RequestStop(JobStop stop, absl::string_view why) {
   const absl::MutexLock lock(&mu_);
-  if (stop_ != JobStop::kCancel) {
-    stop_ = reason;
+  if (Rank(stop) > Rank(stop_.stop)) {
+    stop_ = {stop, std::string(why)};
   }
+}
+
+void RunningJob::WithdrawPause(absl::string_view why) {
+  const absl::MutexLock lock(&mu_);
+  if (stop_.stop == JobStop::kPause) {
+    stop_ = {JobStop::kPreempt, std::string(why)};
+  }
+}
+
+JobStopRequest RunningJob::stop_request() const {
+  const absl::MutexLock lock(&mu_);
+  return stop_;
 }
 
 JobStop RunningJob::stop() const {
   const absl::MutexLock lock(&mu_);
-  return stop_;
+  return stop_.stop;
 }
 
 void RunningJob::Report(const JobProgress& progress) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -17,6 +18,13 @@
 
 namespace braid {
 
+// Request to stop a running job.
+struct JobStopRequest {
+  JobStop stop = JobStop::kNone;
+  std::string why;
+  bool operator==(const JobStopRequest&) const = default;
+};
+
 // Owned by the thread that runs the job. Thread-safe.
 class RunningJob final : public JobContext {
  public:
@@ -25,8 +33,14 @@ class RunningJob final : public JobContext {
 
   const JobRecord& record() const { return record_; }  // as of the start
   JobProgress progress() const ABSL_LOCKS_EXCLUDED(mu_);
-  // The first reason stays, but kCancel replaces kDrain.
-  void RequestStop(JobStop reason) ABSL_LOCKS_EXCLUDED(mu_);
+  // Asks the job to stop at its next step. kCancel replaces every earlier request, and kPause
+  // replaces kDrain and kPreempt; otherwise the first request stays. `why`: reason of the job's
+  // next transition.
+  void RequestStop(JobStop stop, absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Withdraws kPause: the job still stops, but returns to the queue. No-op for another request.
+  void WithdrawPause(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the last request and its reason.
+  JobStopRequest stop_request() const ABSL_LOCKS_EXCLUDED(mu_);
   // Writes the metrics that wait.
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -51,7 +65,7 @@ class RunningJob final : public JobContext {
   const std::function<void()> changed_;
 
   mutable absl::Mutex mu_;
-  JobStop stop_ ABSL_GUARDED_BY(mu_) = JobStop::kNone;
+  JobStopRequest stop_ ABSL_GUARDED_BY(mu_);
   JobProgress progress_ ABSL_GUARDED_BY(mu_);
   std::vector<JobMetric> metrics_ ABSL_GUARDED_BY(mu_);  // not written yet
   absl::Time next_flush_ ABSL_GUARDED_BY(mu_);

@@ -66,12 +66,13 @@ constexpr const char* kMigrations[] = {
         PRIMARY KEY (job, number)
       ) STRICT, WITHOUT ROWID;
     )sql",
+    "ALTER TABLE jobs ADD COLUMN pause_requested INTEGER NOT NULL DEFAULT 0",
 };
 
 // Columns that ReadRecord() expects, in this order.
 #define BRAID_JOB_COLUMNS                                                                       \
   "number, id, kind, model, tags, priority, identity, state, reason, created, started, ended, " \
-  "attempts, crashes, cancel_requested, progress, memory, result, spec"
+  "attempts, crashes, cancel_requested, progress, memory, result, spec, pause_requested"
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -182,6 +183,7 @@ JobRecord ReadRecord(const SqlStatement& row) {
   job.memory = row.Text(16);
   job.result = ReadResult(row.Text(17));
   job.spec = row.Text(18);
+  job.pause_requested = row.Integer(19) != 0;
   return job;
 }
 
@@ -305,15 +307,20 @@ absl::StatusOr<JobPage> JobStore::List(const char* sql, const JobFilter& filter,
   }
 }
 
-absl::StatusOr<std::optional<JobRecord>> JobStore::NextQueued() const {
+absl::StatusOr<std::vector<QueuedJob>> JobStore::Queued() const {
   const absl::MutexLock lock(&mu_);
-  BRAID_ASSIGN_OR_RETURN(
-      SqlStatement row,
-      database_->Query("SELECT " BRAID_JOB_COLUMNS
-                       " FROM jobs WHERE state = ? ORDER BY priority DESC, number LIMIT 1",
-                       static_cast<int64_t>(JobState::kQueued)));
-  BRAID_ASSIGN_OR_RETURN(const bool found, row.Next());
-  return found ? std::make_optional(ReadRecord(row)) : std::nullopt;
+  BRAID_ASSIGN_OR_RETURN(SqlStatement row,
+                         database_->Query("SELECT id, identity, priority FROM jobs WHERE state = ? "
+                                          "ORDER BY priority DESC, number",
+                                          static_cast<int64_t>(JobState::kQueued)));
+  std::vector<QueuedJob> jobs;
+  while (true) {
+    BRAID_ASSIGN_OR_RETURN(const bool found, row.Next());
+    if (!found) {
+      return jobs;
+    }
+    jobs.push_back({row.Text(0), row.Text(1), row.Integer(2)});
+  }
 }
 
 absl::StatusOr<std::vector<std::string>> JobStore::EndedBefore(absl::Time time) const {
@@ -331,10 +338,11 @@ absl::StatusOr<std::vector<std::string>> JobStore::EndedBefore(absl::Time time) 
   }
 }
 
-absl::StatusOr<int64_t> JobStore::CountQueued() const {
+absl::StatusOr<int64_t> JobStore::CountWaiting() const {
   const absl::MutexLock lock(&mu_);
-  return database_->Integer(absl::StrCat("SELECT count(*) FROM jobs WHERE state = ",
-                                         static_cast<int64_t>(JobState::kQueued)));
+  return database_->Integer(absl::StrCat("SELECT count(*) FROM jobs WHERE state IN (",
+                                         static_cast<int64_t>(JobState::kQueued), ", ",
+                                         static_cast<int64_t>(JobState::kPaused), ")"));
 }
 
 absl::StatusOr<std::vector<JobCount>> JobStore::Count() const {
@@ -364,7 +372,7 @@ absl::StatusOr<JobRecord> JobStore::Move(absl::string_view id, const JobMove& mo
                          SqlTransaction::Begin(database_.get(), SqlTransaction::Sync::kDisk));
   BRAID_RETURN_IF_ERROR(
       database_->Run("UPDATE jobs SET state = ?, reason = ?, attempts = attempts + ?, "
-                     "crashes = crashes + ?, result = ? WHERE number = ?",
+                     "crashes = crashes + ?, result = ?, pause_requested = 0 WHERE number = ?",
                      to, move.reason, int64_t{starts}, int64_t{move.crashed},
                      WriteResult(move.result.value_or(job.result)), job.number));
   if (starts) {
@@ -395,6 +403,16 @@ absl::Status JobStore::RequestCancel(absl::string_view id) {
                          SqlTransaction::Begin(database_.get(), SqlTransaction::Sync::kDisk));
   BRAID_RETURN_IF_ERROR(
       database_->Run("UPDATE jobs SET cancel_requested = 1 WHERE number = ?", number));
+  return transaction.Commit();
+}
+
+absl::Status JobStore::RequestPause(absl::string_view id, bool pause) {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(const int64_t number, NumberOf(id));
+  BRAID_ASSIGN_OR_RETURN(SqlTransaction transaction,
+                         SqlTransaction::Begin(database_.get(), SqlTransaction::Sync::kDisk));
+  BRAID_RETURN_IF_ERROR(database_->Run("UPDATE jobs SET pause_requested = ? WHERE number = ?",
+                                       int64_t{pause}, number));
   return transaction.Commit();
 }
 

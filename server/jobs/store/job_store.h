@@ -82,21 +82,25 @@ class JobStore {
   absl::StatusOr<JobPage> ListNewest(const JobFilter& filter, int64_t limit,
                                      int64_t before = std::numeric_limits<int64_t>::max()) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the queued job that starts next: highest priority, then submitted first.
-  absl::StatusOr<std::optional<JobRecord>> NextQueued() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the queued jobs: highest priority first, then submitted first.
+  absl::StatusOr<std::vector<QueuedJob>> Queued() const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the IDs of the jobs that ended before `time`, in the order of numbers.
   absl::StatusOr<std::vector<std::string>> EndedBefore(absl::Time time) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<int64_t> CountQueued() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the number of jobs that are queued or paused.
+  absl::StatusOr<int64_t> CountWaiting() const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns how many jobs of each kind are in each state.
   absl::StatusOr<std::vector<JobCount>> Count() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Changes the state, records the transition and returns once both are on disk.
+  // Changes the state, records the transition and returns once both are on disk. Clears
+  // JobRecord::pause_requested.
   // FAILED_PRECONDITION by CheckTransition().
   absl::StatusOr<JobRecord> Move(absl::string_view id, const JobMove& move)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Records that a running job is to be cancelled; returns once it is on disk.
   absl::Status RequestCancel(absl::string_view id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Records whether a running job is to be paused; returns once it is on disk.
+  absl::Status RequestPause(absl::string_view id, bool pause) ABSL_LOCKS_EXCLUDED(mu_);
   // Saves JobRecord::progress and JobRecord::memory. If `durable_rows` grew, resets the count of
   // crashes.
   absl::Status SaveProgress(absl::string_view id, const JobProgress& progress,

@@ -163,23 +163,20 @@ TEST_F(JobStoreTest, RejectedTransitionChangesNothing) {
   EXPECT_THAT(all, SizeIs(1));
 }
 
-TEST_F(JobStoreTest, NextIsTheOldestOfTheHighestPriority) {
+TEST_F(JobStoreTest, QueuedJobsAreInTheOrderOfPriorityAndSubmission) {
   for (const auto& [id, priority] : std::vector<std::pair<std::string, int64_t>>{
            {"low", -1}, {"first", 0}, {"high", 5}, {"second", 0}, {"high2", 5}}) {
     NewJob job = Named(id);
     job.priority = priority;
     ASSERT_THAT(store_->Add(job), IsOk());
   }
+  Move("second", To(JobState::kRunning));
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<QueuedJob> queued, store_->Queued());
   std::vector<std::string> order;
-  while (true) {
-    BRAID_ASSERT_OK_AND_ASSIGN(const std::optional<JobRecord> next, store_->NextQueued());
-    if (!next.has_value()) {
-      break;
-    }
-    order.push_back(next->id);
-    Move(next->id, To(JobState::kRunning));
+  for (const QueuedJob& job : queued) {
+    order.push_back(job.id);
   }
-  EXPECT_THAT(order, ElementsAre("high", "high2", "first", "second", "low"));
+  EXPECT_THAT(order, ElementsAre("high", "high2", "first", "low"));
 }
 
 TEST_F(JobStoreTest, ListsInPagesAndByFilter) {

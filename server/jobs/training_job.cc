@@ -21,8 +21,7 @@ using Json = nlohmann::json;
 using MetricValues = std::map<std::string, double>;
 
 bool IsBetter(const std::string& metric, double value, double best) {
-  const bool larger = metric == "accuracy" || metric == "top_k";
-  return larger ? value > best : value < best;
+  return LargerIsBetter(metric) ? value > best : value < best;
 }
 
 MetricValues MetricsOf(const EvaluationResult& result) {
@@ -108,6 +107,8 @@ class StoppableStream final : public BatchStream {
 
 }  // namespace
 
+bool LargerIsBetter(absl::string_view metric) { return metric == "accuracy" || metric == "top_k"; }
+
 int64_t RowsInSteps(int64_t steps, int64_t rows, const TrainingPlan& plan) {
   const int64_t per_epoch = BatchLoader::BatchesPerEpoch(rows, plan.batch_size, plan.drop_last);
   const int64_t used = plan.drop_last ? per_epoch * plan.batch_size : rows;
@@ -173,7 +174,7 @@ absl::Status TrainingJob::CountSteps(JobContext* context) {
 
 absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position& position) {
   // A publication that was applied before a crash is an operation after the last step.
-  int64_t step = std::min(position.applied, total_steps_);
+  int64_t step = std::min(position.applied, LastStep());
   memory_.skipped.Restart(step);
   SetPosition(step);
   const int64_t recorded = progress_.durable_rows;
@@ -196,7 +197,7 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
     const bool stop = context->stop() != JobStop::kNone;
     const bool save = step > first && early_saves.Due(absl::Now());
     const bool evaluate = EvaluationDue(step);
-    if (stop || save || evaluate || step == total_steps_) {
+    if (stop || save || evaluate || step == LastStep()) {
       while (!steps.empty()) {
         BRAID_RETURN_IF_ERROR(Collect(context, &steps));
       }
@@ -214,7 +215,7 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
       }
       BRAID_RETURN_IF_ERROR(evaluated);
     }
-    if (step == total_steps_) {
+    if (step == LastStep()) {  // The evaluation may have ended the training.
       return absl::OkStatus();
     }
     BRAID_RETURN_IF_ERROR(data_check_.Run([this] { return CheckData(); }));
@@ -329,6 +330,9 @@ absl::Status TrainingJob::StepError(int64_t step, const TrainingBatch& batch,
 absl::Status TrainingJob::Stop(JobContext* context) {
   if (const absl::Status saved = trainer_->SaveCheckpoint(); saved.ok()) {
     progress_.durable_rows = progress_.rows;
+    if (context->stop() == JobStop::kPause || context->stop() == JobStop::kPreempt) {
+      trainer_->Release();  // Other jobs need the memory.
+    }
   } else {
     context->AddLog(JobLogLevel::kWarning,
                     absl::StrCat("stops without a checkpoint: ", saved.message()));
@@ -385,7 +389,45 @@ absl::Status TrainingJob::Evaluate(JobContext* context, int64_t step) {
       memory_.best_metrics = memory_.metrics;
     }
   }
+  if (plan_.early_stopping.has_value()) {
+    BRAID_RETURN_IF_ERROR(CheckEarlyStopping(*plan_.early_stopping, step));
+  }
   return Save(context);
+}
+
+absl::Status TrainingJob::CheckEarlyStopping(const EarlyStopping& rule, int64_t step) {
+  const auto found = memory_.metrics.find(rule.metric);
+  if (found == memory_.metrics.end()) {
+    return InvalidField("spec.train.early_stopping.metric",
+                        absl::StrCat("'", rule.metric,
+                                     "' is not evaluated (expected loss, or a metric of the "
+                                     "evaluation)"));
+  }
+  const double value = found->second;
+  const std::optional<double> best = memory_.stopping_best;
+  const bool better =
+      !std::isnan(value) &&
+      (!best.has_value() ||
+       (rule.larger_is_better ? value > *best + rule.min_delta : value < *best - rule.min_delta));
+  if (better) {
+    memory_.stopping_best = value;
+    memory_.stopping_waited = 0;
+  } else if (++memory_.stopping_waited >= rule.patience && step < total_steps_) {
+    memory_.stopped_step = step;
+  }
+  return absl::OkStatus();
+}
+
+int64_t TrainingJob::LastStep() const {
+  return memory_.stopped_step > 0 ? memory_.stopped_step : total_steps_;
+}
+
+std::string TrainingJob::StopReason() const {
+  return memory_.stopped_step == 0
+             ? ""
+             : absl::StrCat("stopped early at step ", memory_.stopped_step, ": no better '",
+                            plan_.early_stopping->metric, "' in ", memory_.stopping_waited,
+                            memory_.stopping_waited == 1 ? " evaluation" : " evaluations");
 }
 
 absl::Status TrainingJob::FinishTraining(JobContext* context) {
@@ -401,7 +443,10 @@ absl::Status TrainingJob::FinishTraining(JobContext* context) {
   // A crash from here on must not undo the last steps, which are not made again.
   BRAID_RETURN_IF_ERROR(trainer_->SaveCheckpoint());
   progress_.durable_rows = progress_.rows;
-  memory_.step = best ? memory_.best_step : total_steps_;
+  memory_.step = best ? memory_.best_step : LastStep();
+  if (memory_.stopped_step > 0) {
+    context->AddLog(JobLogLevel::kInfo, StopReason());
+  }
   memory_.trained = true;  // RestoreBest() undoes steps, which must not be made again.
   return Save(context);
 }
@@ -424,6 +469,7 @@ JobResult TrainingJob::Result() const {
   result.version = memory_.version;
   result.step = memory_.step;
   result.skipped_rows = memory_.skipped.Before(std::numeric_limits<int64_t>::max());
+  result.reason = StopReason();
   result.metrics = plan_.publish == JobPublish::kBest ? memory_.best_metrics : memory_.metrics;
   return result;
 }
@@ -459,23 +505,33 @@ absl::StatusOr<TrainingJob::Memory> TrainingJob::ReadMemory(const std::string& t
   memory.trained = json.value("trained", false);
   memory.step = json.value("step", int64_t{0});
   memory.version = json.value("version", int64_t{0});
+  if (const auto best = json.find("stopping_best"); best != json.end() && best->is_number()) {
+    memory.stopping_best = best->get<double>();
+  }
+  memory.stopping_waited = json.value("stopping_waited", int64_t{0});
+  memory.stopped_step = json.value("stopped_step", int64_t{0});
   memory.skipped = SkippedRows::FromJson(json.value("skipped", Json::array()));
   return memory;
 }
 
 std::string TrainingJob::WriteMemory() const {
-  return Json{{"data", memory_.data},
-              {"evaluation_data", memory_.evaluation_data},
-              {"evaluated", memory_.evaluated},
-              {"metrics", memory_.metrics},
-              {"best_step", memory_.best_step},
-              {"best_checkpoint", memory_.best_checkpoint},
-              {"best_metrics", memory_.best_metrics},
-              {"trained", memory_.trained},
-              {"step", memory_.step},
-              {"version", memory_.version},
-              {"skipped", memory_.skipped.ToJson()}}
-      .dump();
+  Json json = {{"data", memory_.data},
+               {"evaluation_data", memory_.evaluation_data},
+               {"evaluated", memory_.evaluated},
+               {"metrics", memory_.metrics},
+               {"best_step", memory_.best_step},
+               {"best_checkpoint", memory_.best_checkpoint},
+               {"best_metrics", memory_.best_metrics},
+               {"trained", memory_.trained},
+               {"step", memory_.step},
+               {"version", memory_.version},
+               {"stopping_waited", memory_.stopping_waited},
+               {"stopped_step", memory_.stopped_step},
+               {"skipped", memory_.skipped.ToJson()}};
+  if (memory_.stopping_best.has_value()) {
+    json["stopping_best"] = *memory_.stopping_best;
+  }
+  return json.dump();
 }
 
 }  // namespace braid

@@ -98,6 +98,15 @@ class JobTrainer {
 
 enum class JobPublish { kNothing, kLast, kBest };
 
+// Ends the training after `patience` evaluations in a row in which the metric did not exceed its
+// best value so far by more than `min_delta`. NaN is never better.
+struct EarlyStopping {
+  std::string metric;  // "loss" or a metric of EvaluationResult
+  bool larger_is_better = false;
+  int64_t patience = 1;
+  double min_delta = 0;
+};
+
 // Course of a training job. One of `epochs` and `steps` is set.
 struct TrainingPlan {
   int64_t epochs = 0;
@@ -110,7 +119,11 @@ struct TrainingPlan {
   JobPublish publish = JobPublish::kNothing;
   // "loss" or a metric of EvaluationResult. Better if larger only for "accuracy" and "top_k".
   std::string best_metric = "loss";
+  std::optional<EarlyStopping> early_stopping = std::nullopt;  // needs an evaluation source
 };
+
+// Returns true for the metrics "accuracy" and "top_k".
+bool LargerIsBetter(absl::string_view metric);
 
 // Returns the rows of the first `steps` batches of data with `rows` rows.
 int64_t RowsInSteps(int64_t steps, int64_t rows, const TrainingPlan& plan);
@@ -147,7 +160,12 @@ class TrainingJob final : public Job {
     bool trained = false;  // only publishing is left
     int64_t step = 0;      // of the result; set when trained
     int64_t version = 0;   // published; 0: not yet
-    SkippedRows skipped;   // by step
+    // Early stopping: best value so far, evaluations since then, and the step at which the training
+    // ends (0: at its planned end).
+    std::optional<double> stopping_best;
+    int64_t stopping_waited = 0;
+    int64_t stopped_step = 0;
+    SkippedRows skipped;  // by step
   };
   using Steps = InFlight<OperationResult, TrainingBatch>;
 
@@ -174,6 +192,11 @@ class TrainingJob final : public Job {
   absl::Status Checkpoint(JobContext* context);
   bool EvaluationDue(int64_t step) const;
   absl::Status Evaluate(JobContext* context, int64_t step);
+  // Takes the evaluation at `step` into account, and ends the training there if it must stop.
+  absl::Status CheckEarlyStopping(const EarlyStopping& rule, int64_t step);
+  int64_t LastStep() const;
+  // Returns why the training has ended early; empty if it has not.
+  std::string StopReason() const;
   // Records that no step is left.
   absl::Status FinishTraining(JobContext* context);
   bool MustPublish() const;

@@ -328,8 +328,12 @@ void AddJobFlags(CLI::App* app, Options* options, double* retention_days) {
                   "Jobs that run at the same time; others wait")
       ->check(CLI::Range(int64_t{1}, int64_t{64}))
       ->capture_default_str();
+  app->add_option("--max_running_jobs_per_identity", options->max_running_jobs_per_identity,
+                  "Jobs of one identity that run at the same time; others wait; 0: no limit")
+      ->check(CLI::Range(int64_t{0}, int64_t{64}))
+      ->capture_default_str();
   app->add_option("--max_queued_jobs", options->max_queued_jobs,
-                  "Jobs that wait; more fail with RESOURCE_EXHAUSTED")
+                  "Jobs that wait or are paused; more fail with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->capture_default_str();
   app->add_option("--job_retention_days", *retention_days,

@@ -108,8 +108,9 @@ struct Options {
   int max_message_bytes = std::numeric_limits<int>::max();
   // Trainers that may exist at the same time. Each has threads, replicas and metrics.
   int64_t max_trainers = 64;
-  // Jobs that run, and that wait, at the same time.
+  // Jobs that run, and that wait or are paused, at the same time.
   int64_t max_running_jobs = 1;
+  int64_t max_running_jobs_per_identity = 0;  // 0: no limit
   int64_t max_queued_jobs = 1000;
   // Time after which the records of ended jobs are removed.
   absl::Duration job_retention = absl::Hours(24 * 30);

@@ -516,6 +516,7 @@ class Server::Parts {
                      absl::StrCat(options_.data_dir, "/", kS3OutputsDirectory),
                      options_.data_cache_bytes,
                      {options_.max_running_jobs, options_.max_queued_jobs}};
+    jobs.scheduler.max_running_per_identity = options_.max_running_jobs_per_identity;
     jobs.scheduler.retention = options_.job_retention;
     jobs.scheduler.device_lost = [this] { return !health_.liveness().ok(); };
     if (jobs.output_root.empty() && !options_.data_dir.empty()) {

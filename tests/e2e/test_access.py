@@ -51,6 +51,8 @@ NEEDS = {
     "GetJob": "any",
     "ListJobs": "any",
     "WatchJob": "any",
+    "PauseJob": "any",
+    "ResumeJob": "any",
     "CancelJob": "any",
     "DeleteJob": "any",
     "GetJobMetrics": "any",

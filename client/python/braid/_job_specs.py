@@ -128,6 +128,12 @@ _EVALUATE: Table = {
     "k": integer("k"),
     "batch_size": integer("batch_size"),
 }
+_EARLY_STOPPING: Table = {
+    "metric": text("metric"),
+    "mode": choice("mode", {"min": 1, "max": 2}),
+    "patience": integer("patience"),
+    "min_delta": number("min_delta"),
+}
 _SPEC: Table = {"tags": texts("tags"), "priority": integer("priority")}
 _TRAIN: Table = {
     "model": text("model"),
@@ -151,6 +157,7 @@ _TRAIN: Table = {
     "drop_last": flag("drop_last"),
     "publish": choice("publish", {"nothing": 1, "last": 2, "best": 3}),
     "best_metric": text("best_metric"),
+    "early_stopping": section("early_stopping", _EARLY_STOPPING),
     **{
         key: within("options", field)
         for key, field in _options.OPTIONS.items()

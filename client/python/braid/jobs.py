@@ -128,9 +128,11 @@ class JobInfo:
     reason: of the last change of state; for "FAILED", the error.
     identity: caller that submitted the job; empty if the server has no access control.
     created, started, ended: times in UTC; None: not yet.
-    attempts: times that the job started to run; more than 1 after restarts of the server.
+    attempts: times that the job started to run; more than 1 after pauses, preemptions and restarts
+        of the server.
     result: None unless the job has succeeded.
     cancel_requested: the job ends after its current step.
+    pause_requested: the job stops after its current step, and becomes "PAUSED".
     trainer: name of a training job's trainer, which exists once the job has run.
     """
 
@@ -147,6 +149,7 @@ class JobInfo:
     result: JobResult | None
     cancel_requested: bool
     trainer: str
+    pause_requested: bool = False
 
     @property
     def kind(self) -> str:
@@ -201,6 +204,7 @@ class Jobs:
         drop_last: bool = False,
         publish: str | None = None,
         best_metric: str | None = None,
+        early_stopping: Mapping[str, Any] | None = None,
         tags: Sequence[str] = (),
         priority: int = 0,
         id: str | None = None,
@@ -223,6 +227,10 @@ class Jobs:
         drop_last: leave out the last batch of an epoch if it is smaller.
         publish: "last" or "best": weights that become the next version; None: none.
         best_metric: metric that decides what is best; None: "loss".
+        early_stopping: dict with "patience": evaluations in a row without improvement after which
+            the training ends. Optional: "metric" (default: best_metric), "mode" ("min" or "max";
+            default: "max" for "accuracy" and "top_k"), "min_delta" (default: 0), which an
+            improvement must exceed.
         tags: words for `list_jobs`.
         priority: jobs of higher priority start first.
         id: ID of the job; None: a new one.
@@ -247,6 +255,7 @@ class Jobs:
             "drop_last": drop_last or None,
             "publish": publish,
             "best_metric": best_metric,
+            "early_stopping": early_stopping,
             "tags": list(tags),
             "priority": priority or None,
             **options,
@@ -504,6 +513,23 @@ class Job:
             ]
             after = lines[-1].number
 
+    def pause(self, *, timeout: float | None = None) -> JobInfo:
+        """Pauses the job; a running one stops after its current step and saves its progress.
+
+        The job stays paused until `resume` or `cancel`, also over restarts of the server. No-op if
+        it is paused. Raises FailedPrecondition if it has ended.
+        """
+        method = JOBS["PauseJob"]
+        return _info(self._channel.call(method, method.request(id=self._id), timeout).job)
+
+    def resume(self, *, timeout: float | None = None) -> JobInfo:
+        """Returns a paused job to the queue. It continues where it has stopped.
+
+        No-op if the job is not paused. Raises FailedPrecondition if it has ended.
+        """
+        method = JOBS["ResumeJob"]
+        return _info(self._channel.call(method, method.request(id=self._id), timeout).job)
+
     def cancel(self, *, timeout: float | None = None) -> JobInfo:
         """Ends the job; a running one after its current step. No-op if it has ended."""
         method = JOBS["CancelJob"]
@@ -589,4 +615,5 @@ def _info(proto: Any) -> JobInfo:
         else None,
         cancel_requested=proto.cancel_requested,
         trainer=proto.trainer,
+        pause_requested=proto.pause_requested,
     )

@@ -15,7 +15,7 @@ _Job = _protocol.message("braid.v1.Job")
 _Progress = _protocol.message("braid.v1.JobProgress")
 _Transition = _protocol.message("braid.v1.JobTransition")
 _LogLine = _protocol.message("braid.v1.JobLogLine")
-QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = 1, 2, 4, 5, 6
+QUEUED, RUNNING, PAUSED, SUCCEEDED, FAILED, CANCELLED = 1, 2, 3, 4, 5, 6
 _STEPS = 3
 
 
@@ -115,9 +115,27 @@ class FakeJobs:
                 return
             time.sleep(0.01)
 
-    def CancelJob(self, request, context):
+    def PauseJob(self, request, context):
         job = self._job(request.id, context)
         if job.state == QUEUED:
+            self._move(job, PAUSED, "paused by a user")
+        elif job.state == RUNNING:
+            job.pause_requested = True
+        elif job.state != PAUSED:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"id: job {job.id!r} has ended")
+        return _protocol.JOBS["PauseJob"].response(job=job)
+
+    def ResumeJob(self, request, context):
+        job = self._job(request.id, context)
+        if job.state == PAUSED:
+            self._move(job, QUEUED, "resumed by a user")
+        elif job.state not in (QUEUED, RUNNING):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"id: job {job.id!r} has ended")
+        return _protocol.JOBS["ResumeJob"].response(job=job)
+
+    def CancelJob(self, request, context):
+        job = self._job(request.id, context)
+        if job.state in (QUEUED, PAUSED):
             self._move(job, CANCELLED, "cancelled by a user")
         elif job.state == RUNNING:
             job.cancel_requested = True
@@ -125,7 +143,7 @@ class FakeJobs:
 
     def DeleteJob(self, request, context):
         job = self._job(request.id, context)
-        if job.state in (QUEUED, RUNNING):
+        if job.state in (QUEUED, RUNNING, PAUSED):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"id: job {job.id!r} is QUEUED")
         del self.jobs[request.id]
         return _protocol.JOBS["DeleteJob"].response()

@@ -81,6 +81,8 @@ const std::vector<MethodRule>& MethodRules() {
       {"GetJob", Need::kSee},
       {"ListJobs", Need::kSee, Subject::kModel},
       {"WatchJob", Need::kSee},
+      {"PauseJob", Need::kSee, Subject::kServer, true},
+      {"ResumeJob", Need::kSee, Subject::kServer, true},
       {"CancelJob", Need::kSee, Subject::kServer, true},
       {"DeleteJob", Need::kSee, Subject::kServer, true},
       {"GetJobMetrics", Need::kSee},

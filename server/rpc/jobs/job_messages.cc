@@ -310,6 +310,49 @@ absl::StatusOr<JobPublish> ReadPublish(int publish) {
   }
 }
 
+// Returns true for "loss" and the metrics of the evaluation.
+bool IsEvaluated(const TrainingJobSpec& spec, const std::string& metric) {
+  return metric == "loss" ||
+         (spec.evaluation && std::ranges::count(spec.evaluation->metrics, metric) > 0);
+}
+
+absl::Status ReadEarlyStopping(const braid::v1::EarlyStopping& message, TrainingJobSpec* spec) {
+  if (!spec->evaluation) {
+    return InvalidField("spec.train.early_stopping",
+                        "needs the values of evaluations (expected evaluation as well)");
+  }
+  EarlyStopping rule;
+  rule.metric = message.metric().empty() ? spec->plan.best_metric : message.metric();
+  if (!IsEvaluated(*spec, rule.metric)) {
+    return InvalidField("spec.train.early_stopping.metric",
+                        absl::StrCat("'", Excerpt(rule.metric),
+                                     "' (expected loss, or a metric of the evaluation)"));
+  }
+  switch (message.mode()) {
+    case braid::v1::EarlyStopping::MODE_UNSPECIFIED:
+      rule.larger_is_better = LargerIsBetter(rule.metric);
+      break;
+    case braid::v1::EarlyStopping::MODE_MIN:
+    case braid::v1::EarlyStopping::MODE_MAX:
+      rule.larger_is_better = message.mode() == braid::v1::EarlyStopping::MODE_MAX;
+      break;
+    default:
+      return InvalidField("spec.train.early_stopping.mode",
+                          absl::StrCat("unknown value ", static_cast<int>(message.mode()),
+                                       " (expected MODE_MIN or MODE_MAX)"));
+  }
+  rule.patience = message.patience();
+  BRAID_RETURN_IF_ERROR(
+      CheckRange("spec.train.early_stopping.patience", rule.patience, 1, kMaxSteps));
+  rule.min_delta = message.min_delta();
+  if (!(rule.min_delta >= 0 && std::isfinite(rule.min_delta))) {
+    return InvalidField("spec.train.early_stopping.min_delta",
+                        absl::StrCat(rule.min_delta, " (expected a finite number, at least 0)"));
+  }
+  spec->plan.early_stopping = std::move(rule);
+  return absl::OkStatus();
+}
+
 absl::Status ReadBest(const braid::v1::TrainingJob& job, TrainingJobSpec* spec) {
   BRAID_ASSIGN_OR_RETURN(spec->plan.publish, ReadPublish(job.publish()));
   if (spec->plan.publish == JobPublish::kBest && !spec->evaluation) {
@@ -321,13 +364,11 @@ absl::Status ReadBest(const braid::v1::TrainingJob& job, TrainingJobSpec* spec) 
     return absl::OkStatus();
   }
   spec->plan.best_metric = job.best_metric();
-  const bool known =
-      job.best_metric() == "loss" ||
-      (spec->evaluation && std::ranges::count(spec->evaluation->metrics, job.best_metric()) > 0);
-  return known ? absl::OkStatus()
-               : InvalidField("spec.train.best_metric",
-                              absl::StrCat("'", Excerpt(job.best_metric()),
-                                           "' (expected loss, or a metric of the evaluation)"));
+  return IsEvaluated(*spec, job.best_metric())
+             ? absl::OkStatus()
+             : InvalidField("spec.train.best_metric",
+                            absl::StrCat("'", Excerpt(job.best_metric()),
+                                         "' (expected loss, or a metric of the evaluation)"));
 }
 
 absl::StatusOr<JobSpec> ReadTraining(const std::string& id, const braid::v1::TrainingJob& job) {
@@ -349,6 +390,9 @@ absl::StatusOr<JobSpec> ReadTraining(const std::string& id, const braid::v1::Tra
     BRAID_RETURN_IF_ERROR(ReadEvaluation(job, &spec));
   }
   BRAID_RETURN_IF_ERROR(ReadBest(job, &spec));
+  if (job.has_early_stopping()) {
+    BRAID_RETURN_IF_ERROR(ReadEarlyStopping(job.early_stopping(), &spec));
+  }
   return JobSpec(std::move(spec));
 }
 
@@ -510,6 +554,7 @@ void WriteJob(const JobRecord& record, braid::v1::Job* message) {
     WriteResult(record.result, message->mutable_result());
   }
   message->set_cancel_requested(record.cancel_requested);
+  message->set_pause_requested(record.pause_requested);
   if (record.kind == JobKind::kTrain) {
     message->set_trainer(JobTrainerName(record.id));
   }

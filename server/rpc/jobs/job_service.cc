@@ -158,18 +158,37 @@ grpc::ServerWriteReactor<braid::v1::WatchJobResponse>* JobService::WatchJob(
   return new JobWatch(jobs_, &watches_, rpc_, *context, *request);  // deletes itself
 }
 
-JobService::Reactor* JobService::CancelJob(Context* context,
-                                           const braid::v1::CancelJobRequest* request,
-                                           braid::v1::CancelJobResponse* response) {
-  return Handle(context, "CancelJob", request, response,
-                [this](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
+template <typename Request, typename Response>
+JobService::Reactor* JobService::Change(
+    Context* context, absl::string_view method, const Request* request, Response* response,
+    absl::StatusOr<JobRecord> (JobScheduler::*change)(absl::string_view)) {
+  return Handle(context, method, request, response,
+                [this, change](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
                   BRAID_ASSIGN_OR_RETURN(const JobRecord own, FindOwn(asked.id(), call.caller()));
                   call.RecordAudit("job_model", own.model);
                   BRAID_ASSIGN_OR_RETURN(const JobRecord job,
-                                         jobs_->scheduler().Cancel(asked.id()));
+                                         (jobs_->scheduler().*change)(asked.id()));
                   WriteJob(job, reply->mutable_job());
                   return absl::OkStatus();
                 });
+}
+
+JobService::Reactor* JobService::PauseJob(Context* context,
+                                          const braid::v1::PauseJobRequest* request,
+                                          braid::v1::PauseJobResponse* response) {
+  return Change(context, "PauseJob", request, response, &JobScheduler::Pause);
+}
+
+JobService::Reactor* JobService::ResumeJob(Context* context,
+                                           const braid::v1::ResumeJobRequest* request,
+                                           braid::v1::ResumeJobResponse* response) {
+  return Change(context, "ResumeJob", request, response, &JobScheduler::Resume);
+}
+
+JobService::Reactor* JobService::CancelJob(Context* context,
+                                           const braid::v1::CancelJobRequest* request,
+                                           braid::v1::CancelJobResponse* response) {
+  return Change(context, "CancelJob", request, response, &JobScheduler::Cancel);
 }
 
 JobService::Reactor* JobService::DeleteJob(Context* context,

@@ -26,6 +26,10 @@ class JobService final : public braid::v1::JobService::CallbackService {
                     braid::v1::ListJobsResponse* response) override;
   grpc::ServerWriteReactor<braid::v1::WatchJobResponse>* WatchJob(
       Context* context, const braid::v1::WatchJobRequest* request) override;
+  Reactor* PauseJob(Context* context, const braid::v1::PauseJobRequest* request,
+                    braid::v1::PauseJobResponse* response) override;
+  Reactor* ResumeJob(Context* context, const braid::v1::ResumeJobRequest* request,
+                     braid::v1::ResumeJobResponse* response) override;
   Reactor* CancelJob(Context* context, const braid::v1::CancelJobRequest* request,
                      braid::v1::CancelJobResponse* response) override;
   Reactor* DeleteJob(Context* context, const braid::v1::DeleteJobRequest* request,
@@ -40,6 +44,11 @@ class JobService final : public braid::v1::JobService::CallbackService {
   template <typename Request, typename Response, typename Work>
   Reactor* Handle(Context* context, absl::string_view method, const Request* request,
                   Response* response, Work work);
+  // Handles a call that changes a job of the caller with a method of JobScheduler.
+  template <typename Request, typename Response>
+  Reactor* Change(Context* context, absl::string_view method, const Request* request,
+                  Response* response,
+                  absl::StatusOr<JobRecord> (JobScheduler::*change)(absl::string_view));
   absl::Status Submit(const braid::v1::SubmitJobRequest& request,
                       braid::v1::SubmitJobResponse* response, UnaryCall& call) const;
   absl::Status List(const braid::v1::ListJobsRequest& request,

@@ -43,8 +43,9 @@ seed: 1                          # of the order of the rows, the split, and drop
 # from_trainer: NAME             # start from a trainer's newest checkpoint
 publish: last                    # last, best or nothing
 # best_metric: accuracy          # for publish: best; default: loss
+# early_stopping: {patience: 3}  # ends after 3 evaluations without a better best_metric
 # tags: [baseline]
-# priority: 0                    # jobs of higher priority start first
+# priority: 0                    # higher starts first, and preempts running jobs of lower priority
 """
 INFER = """\
 # Job that runs a model on all rows of a dataset. Submit it: braid jobs submit FILE --wait
@@ -62,7 +63,7 @@ output:
   # overwrite: false
 # batch_size: 1024               # maximum rows of a forward pass; default: chosen by measuring
 # tags: [nightly]
-# priority: 0                    # jobs of higher priority start first
+# priority: 0                    # higher starts first, and preempts running jobs of lower priority
 """
 
 

@@ -160,12 +160,16 @@ def show(flags: Flags, job: str) -> None:
     if flags.json:
         print_json(_as_json(info))
         return
-    cancelling = info.cancel_requested and not info.has_ended
+    pending = ""
+    if info.cancel_requested and not info.has_ended:
+        pending = ", to be cancelled"
+    elif info.pause_requested:
+        pending = ", to be paused"
     rows = [
         ("job", info.id),
         ("kind", info.kind),
         ("model", info.model),
-        ("state", info.state + (", to be cancelled" if cancelling else "")),
+        ("state", info.state + pending),
         ("reason", _reason(info)),
         ("progress", _job_progress.figures(info.progress)),
         ("created", _time_text(info.created)),
@@ -181,6 +185,37 @@ def show(flags: Flags, job: str) -> None:
     for name, value in rows:
         if value:
             print_line(f"{name.ljust(width)}  {value}")
+
+
+@command.command(
+    "pause",
+    help="Pause a job. A running job stops after its current step and saves its progress. The job "
+    "stays paused until braid jobs resume, also over restarts of the server.",
+    short_help="Pause a job until it is resumed.",
+)
+@click.argument("job")
+@pass_flags
+def pause(flags: Flags, job: str) -> None:
+    with settings.connect(flags) as client:
+        info = client.jobs.get(job).pause()
+    if flags.json:
+        print_json({"id": info.id, "state": info.state})
+    elif info.pause_requested:
+        print_line(f"pausing job {info.id}: it stops after its current step")
+    else:
+        print_line(f"job {info.id} is {info.state}")
+
+
+@command.command("resume", help="Return a paused job to the queue. It continues where it has stopped.")
+@click.argument("job")
+@pass_flags
+def resume(flags: Flags, job: str) -> None:
+    with settings.connect(flags) as client:
+        info = client.jobs.get(job).resume()
+    if flags.json:
+        print_json({"id": info.id, "state": info.state})
+    else:
+        print_line(f"job {info.id} is {info.state}")
 
 
 @command.command("cancel", help="Cancel a job. A running job stops after its current step.")
@@ -450,6 +485,7 @@ def _as_json(info: JobInfo) -> dict[str, Any]:
         "ended": info.ended.timestamp() if info.ended else None,
         "attempts": info.attempts,
         "cancel_requested": info.cancel_requested,
+        "pause_requested": info.pause_requested,
         "trainer": info.trainer,
         "progress": vars(info.progress),
     }

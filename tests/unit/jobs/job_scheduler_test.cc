@@ -114,8 +114,9 @@ class JobSchedulerTest : public ::testing::Test {
     ASSERT_THAT(started, IsOk());
     scheduler_ = *std::move(started);
   }
-  void Submit(const std::string& id, int64_t priority = 0) {
+  void Submit(const std::string& id, int64_t priority = 0, const std::string& identity = "") {
     NewJob job;
+    job.identity = identity;
     job.id = id;
     job.model = "fashion";
     job.spec = id;
@@ -277,6 +278,167 @@ TEST_F(JobSchedulerTest, AJobThatIsDoneBeforeItSeesTheCancellationSucceeds) {
   ASSERT_TRUE(WaitFor("a", JobState::kRunning));
   ASSERT_THAT(scheduler_->Cancel("a"), IsOk());
   EXPECT_TRUE(WaitFor("a", JobState::kSucceeded));
+}
+
+TEST_F(JobSchedulerTest, PausedJobStaysPausedOverARestartAndContinuesAfterResume) {
+  Start();
+  factory_.Set("a", RunUntilStopped);
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  ASSERT_THAT(scheduler_->Pause("a"), IsOk());
+  ASSERT_TRUE(WaitFor("a", JobState::kPaused));
+  EXPECT_EQ(Get("a").reason, "paused by a user");
+  EXPECT_FALSE(Get("a").pause_requested);
+  EXPECT_THAT(factory_.cleaned(), IsEmpty());
+  scheduler_.reset();
+  OpenStore();
+  factory_.Set("a", nullptr);
+  Start();
+  Submit("b");
+  ASSERT_TRUE(WaitFor("b", JobState::kSucceeded));
+  EXPECT_EQ(Get("a").state, JobState::kPaused);
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord paused, scheduler_->Pause("a"));
+  EXPECT_EQ(paused.state, JobState::kPaused);
+  ASSERT_THAT(scheduler_->Resume("a"), IsOk());
+  EXPECT_TRUE(WaitFor("a", JobState::kSucceeded));
+  EXPECT_EQ(Get("a").attempts, 2);
+}
+
+TEST_F(JobSchedulerTest, PauseOfAQueuedJobTakesEffectAtOnce) {
+  options_.max_running = 0;
+  Start();
+  Submit("a");
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord job, scheduler_->Pause("a"));
+  EXPECT_EQ(job.state, JobState::kPaused);
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord cancelled, scheduler_->Cancel("a"));
+  EXPECT_EQ(cancelled.state, JobState::kCancelled);
+}
+
+TEST_F(JobSchedulerTest, EndedJobsCannotBePausedOrResumed) {
+  Start();
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kSucceeded));
+  EXPECT_THAT(scheduler_->Pause("a"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'a' is SUCCEEDED")));
+  EXPECT_THAT(scheduler_->Resume("a"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cannot be resumed")));
+}
+
+TEST_F(JobSchedulerTest, ResumeBeforeTheJobHasStoppedReturnsItToTheQueue) {
+  Start();
+  absl::Notification paused;
+  absl::Notification go;
+  factory_.Set("a", [&](JobContext* context) {
+    RunUntilStopped(context).IgnoreError();
+    paused.Notify();
+    go.WaitForNotification();
+    return absl::CancelledError("stopped");
+  });
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord pausing, scheduler_->Pause("a"));
+  EXPECT_TRUE(pausing.pause_requested);
+  paused.WaitForNotification();
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord resumed, scheduler_->Resume("a"));
+  EXPECT_FALSE(resumed.pause_requested);
+  factory_.Set("a", nullptr);
+  go.Notify();
+  EXPECT_TRUE(WaitFor("a", JobState::kSucceeded));
+  EXPECT_EQ(Get("a").attempts, 2);
+}
+
+TEST_F(JobSchedulerTest, PauseAndCancelReplaceADrain) {
+  options_.max_running = 2;
+  Start();
+  absl::Notification go;
+  for (const char* id : {"a", "b"}) {
+    factory_.Set(id, [&](JobContext* context) {
+      RunUntilStopped(context).IgnoreError();
+      go.WaitForNotification();
+      return absl::CancelledError("stopped");
+    });
+    Submit(id);
+    ASSERT_TRUE(WaitFor(id, JobState::kRunning));
+  }
+  scheduler_->RequestStop();
+  ASSERT_THAT(scheduler_->Pause("a"), IsOk());
+  ASSERT_THAT(scheduler_->Pause("b"), IsOk());
+  ASSERT_THAT(scheduler_->Cancel("b"), IsOk());
+  go.Notify();
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()));
+  EXPECT_EQ(Get("a").state, JobState::kPaused);
+  EXPECT_EQ(Get("b").state, JobState::kCancelled);
+}
+
+TEST_F(JobSchedulerTest, APauseSurvivesACrashBeforeTheJobHasStopped) {
+  options_.max_running = 0;
+  Crash("a");
+  ASSERT_THAT(store_->RequestPause("a", true), IsOk());
+  Start();
+  EXPECT_EQ(Get("a").state, JobState::kPaused);
+  EXPECT_EQ(Get("a").crashes, 1);
+}
+
+TEST_F(JobSchedulerTest, HigherPriorityPreemptsARunningJobWhichContinuesLater) {
+  Start();
+  factory_.Set("low", RunUntilStopped);
+  factory_.Set("high", RunUntilStopped);
+  Submit("low", -1);
+  ASSERT_TRUE(WaitFor("low", JobState::kRunning));
+  Submit("same", -1);
+  Submit("high", 2);
+  ASSERT_TRUE(WaitFor("high", JobState::kRunning));
+  EXPECT_EQ(Get("low").state, JobState::kQueued);
+  EXPECT_EQ(Get("low").reason, "preempted by job 'high' of priority 2");
+  EXPECT_THAT(factory_.cleaned(), IsEmpty());
+  factory_.Set("low", nullptr);
+  ASSERT_THAT(scheduler_->Cancel("high"), IsOk());
+  EXPECT_TRUE(WaitFor("same", JobState::kSucceeded));
+  EXPECT_THAT(factory_.started(), ElementsAre("low", "high", "low", "same"));
+}
+
+TEST_F(JobSchedulerTest, AResumedJobPreemptsAsANewOneDoes) {
+  Start();
+  factory_.Set("low", RunUntilStopped);
+  Submit("low");
+  ASSERT_TRUE(WaitFor("low", JobState::kRunning));
+  factory_.Set("high", RunUntilStopped);
+  Submit("high", 1);
+  ASSERT_TRUE(WaitFor("high", JobState::kRunning));
+  ASSERT_THAT(scheduler_->Pause("high"), IsOk());
+  ASSERT_TRUE(WaitFor("low", JobState::kRunning));
+  ASSERT_THAT(scheduler_->Resume("high"), IsOk());
+  EXPECT_TRUE(WaitFor("high", JobState::kRunning));
+  EXPECT_EQ(Get("low").state, JobState::kQueued);
+}
+
+TEST_F(JobSchedulerTest, JobsBeyondTheLimitOfTheirIdentityLetOthersPass) {
+  options_.max_running = 2;
+  options_.max_running_per_identity = 1;
+  Start();
+  for (const char* id : {"a1", "b1"}) {
+    factory_.Set(id, RunUntilStopped);
+  }
+  Submit("a1", 0, "ann");
+  ASSERT_TRUE(WaitFor("a1", JobState::kRunning));
+  Submit("a2", 0, "ann");
+  Submit("b1", 0, "bob");
+  ASSERT_TRUE(WaitFor("b1", JobState::kRunning));
+  EXPECT_EQ(Get("a2").state, JobState::kQueued);
+  ASSERT_THAT(scheduler_->Cancel("a1"), IsOk());
+  EXPECT_TRUE(WaitFor("a2", JobState::kSucceeded));
+}
+
+TEST_F(JobSchedulerTest, PausedJobsCountAsWaiting) {
+  options_.max_running = 0;
+  options_.max_queued = 1;
+  Start();
+  Submit("a");
+  ASSERT_THAT(scheduler_->Pause("a"), IsOk());
+  NewJob job;
+  job.id = "b";
+  EXPECT_THAT(scheduler_->Submit(job),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("paused")));
 }
 
 TEST_F(JobSchedulerTest, DrainReturnsRunningJobsToTheQueueAndTheNextStartContinues) {

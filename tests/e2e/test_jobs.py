@@ -79,7 +79,7 @@ def cancel_jobs(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "server" in request.fixturenames:
         with durable.connect(request.getfixturevalue("server")) as client:
-            left = client.jobs.list_jobs(states=["QUEUED", "RUNNING"])
+            left = client.jobs.list_jobs(states=["QUEUED", "RUNNING", "PAUSED"])
             for info in left:
                 client.jobs.get(info.id).cancel()
             wait_until(lambda: all(client.jobs.get(info.id).info().has_ended for info in left))
@@ -449,7 +449,7 @@ def test_data_that_changes_fails_the_job(
 
 
 def test_jobs_run_one_after_the_other_by_priority(client: braid.Client) -> None:
-    running = endless(client)
+    running = endless(client, priority=1)
     wait_for_step(running, 1)
     low = train(client, priority=-1)
     middle = [train(client), train(client)]
@@ -614,6 +614,60 @@ def test_shutdown_returns_jobs_to_the_queue(restarted: JobServer) -> None:
         watching.join(timeout=SECONDS)
         assert seen == ["QUEUED", "RUNNING", "QUEUED", "RUNNING", "SUCCEEDED"]
         assert any("resumed at step" in line.text for line in job.logs())
+
+
+def test_paused_and_preempted_jobs_equal_undisturbed_ones(tmp_path: Path) -> None:
+    """Weights and losses have the same bits, and each row is scored once. A paused job stays paused
+    over a restart."""
+    job_kills.prepare(tmp_path)
+    with jobs.serving(tmp_path) as server, durable.connect(server) as client:
+        job_kills.write_table(server, LONG_ROWS)
+        jobs.write_table(server.tables / "other.parquet", ROWS, np.float32, FEATURES, CLASSES)
+        wanted = job_kills.outcome(server, job_kills.submit(client, "undisturbed", 250))
+        disturbed = job_kills.submit(client, "disturbed", 250)
+        for job in disturbed.values():
+            wait_until(lambda job=job: job.info().progress.rows > 0)
+            job.pause()
+            wait_until(lambda job=job: job.info().state != "RUNNING")
+        assert {job.info().state for job in disturbed.values()} == {"PAUSED"}
+        info = disturbed["adamw"].info()
+        assert 0 < info.progress.step < 250
+        assert info.progress.durable_rows == info.progress.rows
+        assert info.trainer not in [trainer.name for trainer in client.trainers()]
+        server.stop()
+        server.start()
+        assert {job.info().state for job in disturbed.values()} == {"PAUSED"}
+        for job in disturbed.values():
+            job.resume()
+        wait_for_step(disturbed["adamw"], info.progress.step + 1)
+        urgent = client.jobs.infer(
+            "noisy", data={"path": "other.parquet", "inputs": {"x": "image"}},
+            output={"path": "urgent.parquet"}, priority=1,
+        )  # fmt: skip
+        urgent.wait(timeout=SECONDS)
+        assert job_kills.differences(job_kills.outcome(server, disturbed), wanted) == []
+        reasons = [event.transition.reason for event in disturbed["adamw"].watch()
+                   if event.transition]  # fmt: skip
+        assert reasons[2:6] == [
+            "paused by a user", "resumed by a user", "",
+            f"preempted by job '{urgent.id}' of priority 1",
+        ]  # fmt: skip
+        with pytest.raises(braid.FailedPrecondition, match="SUCCEEDED"):
+            urgent.pause()
+
+
+def test_early_stopping_publishes_the_best_weights(client: braid.Client) -> None:
+    job = train(
+        client, steps=10_000, seed=5, version=1, publish="best",
+        optimizer={"name": "SGD", "lr": 2.0}, data={**DATA, "split": {"validation": 0.25}},
+        evaluate={"every": "1 steps"}, early_stopping={"patience": 3},
+    )  # fmt: skip
+    info = job.wait(timeout=SECONDS)
+    losses = job.metrics(["evaluation/loss"])["evaluation/loss"]
+    assert info.reason.startswith(f"stopped early at step {losses.steps[-1]}: no better 'loss'")
+    best = losses.values.argmin()
+    assert (info.result.step, losses.steps[-1]) == (best + 1, best + 4)
+    assert info.result.metrics["loss"] == losses.values[best]
 
 
 def test_cancelled_inference_leaves_no_output(restarted: JobServer) -> None:

@@ -183,6 +183,17 @@ def test_logs_are_read_in_pages(job):
     assert [line.number for line in job.logs(after=2)] == [3]
 
 
+def test_pause_and_resume(client, server):
+    server.jobs.runs = False
+    job = client.jobs.submit(TRAIN, id="a")
+    assert job.pause().state == "PAUSED"
+    assert job.resume().state == "QUEUED"
+    server.jobs.run("a")
+    for change in (job.pause, job.resume):
+        with pytest.raises(braid.FailedPrecondition, match="has ended"):
+            change()
+
+
 def test_cancel(client, server):
     server.jobs.runs = False
     job = client.jobs.submit(TRAIN)

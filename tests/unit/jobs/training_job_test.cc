@@ -387,6 +387,86 @@ TEST_F(TrainingJobTest, NoBestWithoutANumber) {
   EXPECT_THAT(Run(), RefusesField("spec.train.best_metric", HasSubstr("'mse' is not evaluated")));
 }
 
+TEST_F(TrainingJobTest, EndsEarlyWithTheBestWeightsAfterThePatience) {
+  evaluates_ = true;
+  plan_.epochs = 100;
+  plan_.evaluate_steps = 1;
+  plan_.publish = JobPublish::kBest;
+  plan_.early_stopping = EarlyStopping{.metric = "loss", .patience = 2, .min_delta = 0.1};
+  // The fall at step 3 is less than min_delta, but it is the best evaluation.
+  losses_ = {{1, 0.9}, {2, 0.5}, {3, 0.45}, {4, std::nan("")}, {5, 0.1}};
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  EXPECT_EQ(result.step, 3);
+  EXPECT_EQ(result.reason, "stopped early at step 4: no better 'loss' in 2 evaluations");
+  EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2));
+  EXPECT_THAT(trainer_->evaluated, ElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(TrainingJobTest, LargerCanBeBetterForEarlyStopping) {
+  evaluates_ = true;
+  plan_.evaluate_steps = 1;
+  plan_.early_stopping =
+      EarlyStopping{.metric = "accuracy", .larger_is_better = true, .patience = 1};
+  losses_ = {{1, 0.9}, {2, 0.5}, {3, 0.5}};
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  EXPECT_EQ(result.step, 3);
+}
+
+TEST_F(TrainingJobTest, EarlyStoppingThatNeverAppliesLeavesTheLength) {
+  evaluates_ = true;
+  plan_.evaluate_steps = 1;
+  plan_.early_stopping = EarlyStopping{.metric = "loss", .patience = 2};
+  losses_ = {{1, 0.9}, {2, 0.9}, {3, 0.8}, {4, 0.7}, {5, 0.7}, {6, 0.7}};
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  EXPECT_EQ(result.step, 6);
+  EXPECT_EQ(result.reason, "");
+}
+
+TEST_F(TrainingJobTest, EarlyStoppingCountsOverRestarts) {
+  evaluates_ = true;
+  plan_.epochs = 100;
+  plan_.evaluate_steps = 1;
+  plan_.publish = JobPublish::kLast;
+  plan_.early_stopping = EarlyStopping{.metric = "loss", .patience = 3};
+  losses_ = {{1, 0.5}, {2, 0.6}, {3, 0.7}, {4, 0.8}, {5, 0.1}};
+  for (int64_t stop_at = 1; stop_at <= 3; ++stop_at) {
+    context_.decide_stop = [stop_at](const JobProgress& progress) {
+      return progress.step >= stop_at ? JobStop::kDrain : JobStop::kNone;
+    };
+    EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at step")));
+  }
+  context_.decide_stop = nullptr;
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  EXPECT_EQ(result.step, 4);
+  EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(TrainingJobTest, StepsThatACrashUndidAreMadeAgainUpToTheEarlyEnd) {
+  evaluates_ = true;
+  plan_.epochs = 100;
+  plan_.evaluate_steps = 1;
+  plan_.publish = JobPublish::kLast;
+  plan_.early_stopping = EarlyStopping{.metric = "loss", .patience = 1};
+  losses_ = {{1, 0.5}, {2, 0.6}};
+  edit_trainer_ = [](FakeTrainer* trainer) {
+    trainer->save_error = absl::UnavailableError("crash");
+  };
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kUnavailable, "crash"));
+  edit_trainer_ = nullptr;
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  EXPECT_EQ(result.step, 2);
+  EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1));
+}
+
+TEST_F(TrainingJobTest, PauseAndPreemptionFreeTheTrainersMemory) {
+  for (const JobStop stop : {JobStop::kPause, JobStop::kPreempt, JobStop::kDrain}) {
+    context_.decide_stop = [stop](const JobProgress&) { return stop; };
+    EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at step")));
+    EXPECT_EQ(trainer_->released, stop != JobStop::kDrain);
+    EXPECT_TRUE(disk_.checkpoint.has_value());
+  }
+}
+
 TEST_F(TrainingJobTest, StopsWithACheckpointAndContinuesThere) {
   plan_.publish = JobPublish::kLast;
   context_.decide_stop = [](const JobProgress& progress) {

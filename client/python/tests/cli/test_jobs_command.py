@@ -8,6 +8,7 @@ import yaml
 
 from braid import _job_specs
 from braid.cli import job_specs
+from fake_jobs import RUNNING
 
 
 @pytest.fixture
@@ -183,6 +184,19 @@ def test_watch(submit, call):
     ]  # fmt: skip
     assert seen[3]["progress"]["step"] == 3
     assert seen[-1]["version"] == 3
+
+
+def test_pause_and_resume(submit, call, server):
+    server.jobs.runs = False
+    submit()
+    assert lines(call("jobs", "pause", "a")) == ["job a is PAUSED"]
+    assert events(call("jobs", "resume", "a", "--json")) == [{"id": "a", "state": "QUEUED"}]
+    server.jobs.jobs["a"].state = RUNNING
+    assert lines(call("jobs", "pause", "a")) == [
+        "pausing job a: it stops after its current step",
+    ]  # fmt: skip
+    shown = dict(line.split(maxsplit=1) for line in lines(call("jobs", "show", "a")))
+    assert shown["state"] == "RUNNING, to be paused"
 
 
 def test_cancel(submit, call, server):

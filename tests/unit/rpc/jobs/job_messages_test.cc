@@ -1,6 +1,7 @@
 #include "server/rpc/jobs/job_messages.h"
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -98,6 +99,18 @@ TEST(JobMessagesTest, StoresTheLengthOfAOneCycleScheduleThatHasNone) {
   EXPECT_EQ(stored_steps(50), 50);
 }
 
+TEST(JobMessagesTest, EarlyStoppingWatchesTheBestMetricByDefault) {
+  braid::v1::JobSpec spec = Training();
+  spec.mutable_train()->mutable_early_stopping()->set_patience(3);
+  const absl::StatusOr<JobSpec> read = ReadJobSpec("a", spec);
+  ASSERT_THAT(read, IsOk());
+  const std::optional<EarlyStopping>& rule = std::get<TrainingJobSpec>(*read).plan.early_stopping;
+  ASSERT_TRUE(rule.has_value());
+  EXPECT_EQ(rule->metric, "accuracy");
+  EXPECT_TRUE(rule->larger_is_better);
+  EXPECT_EQ(rule->patience, 3);
+}
+
 TEST(JobMessagesTest, ReadsAnInferenceJob) {
   const auto spec = ReadJobSpec("a", Inference());
   ASSERT_THAT(spec, IsOk());
@@ -170,6 +183,17 @@ INSTANTIATE_TEST_SUITE_P(
                 [](auto* spec) { spec->mutable_train()->clear_evaluation(); }},
         BadSpec{"spec.train.best_metric", "expected loss, or a metric",
                 [](auto* spec) { spec->mutable_train()->set_best_metric("mse"); }},
+        BadSpec{"spec.train.early_stopping.patience", "0",
+                [](auto* spec) { spec->mutable_train()->mutable_early_stopping(); }},
+        BadSpec{
+            "spec.train.early_stopping.metric", "expected loss, or a metric",
+            [](auto* spec) { spec->mutable_train()->mutable_early_stopping()->set_metric("mse"); }},
+        BadSpec{"spec.train.early_stopping.min_delta", "-1",
+                [](auto* spec) {
+                  auto* stopping = spec->mutable_train()->mutable_early_stopping();
+                  stopping->set_patience(1);
+                  stopping->set_min_delta(-1);
+                }},
         BadSpec{"spec.train.from_checkpoint", "without from_trainer",
                 [](auto* spec) { spec->mutable_train()->set_from_checkpoint("c"); }},
         BadSpec{"spec.train.data.path", "missing",

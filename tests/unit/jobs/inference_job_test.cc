@@ -302,6 +302,21 @@ TEST_F(InferenceJobTest, DrainCompletesThePartAndTheNextRunContinues) {
   EXPECT_EQ(files_.output, AllRows());
 }
 
+TEST_F(InferenceJobTest, PauseAndPreemptionCompleteThePart) {
+  int64_t stop_at = 3;
+  for (const JobStop stop : {JobStop::kPause, JobStop::kPreempt}) {
+    context_.decide_stop = [stop, stop_at](const JobProgress& progress) {
+      return progress.rows >= stop_at ? stop : JobStop::kNone;
+    };
+    EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at row ")));
+    EXPECT_EQ(context_.saved.durable_rows, context_.saved.rows);
+    stop_at = context_.saved.rows + 1;
+  }
+  context_.decide_stop = nullptr;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(files_.output, AllRows());
+}
+
 TEST_F(InferenceJobTest, VersionStaysTheSameOverRestarts) {
   context_.decide_stop = [](const JobProgress& progress) {
     return progress.rows >= 3 ? JobStop::kDrain : JobStop::kNone;

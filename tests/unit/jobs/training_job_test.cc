@@ -49,6 +49,8 @@ class FakeBatches final : public BatchSource {
   mutable absl::Status changed;  // of CheckUnchanged()
   int64_t nan_batch = -1;
   int64_t gone_batch = -1;  // whose files are replaced before they are read
+  int64_t stop_batch = -1;  // at which reading ends with CANCELLED, after on_stop_batch()
+  std::function<void()> on_stop_batch;
   std::string name = "data";
 
  private:
@@ -62,6 +64,10 @@ class FakeBatches final : public BatchSource {
                               : (source_.rows_ + source_.batch_size_ - 1) / source_.batch_size_;
       if (!source_.endless_ && next_ == all) {
         return std::nullopt;
+      }
+      if (next_ == source_.stop_batch && source_.on_stop_batch != nullptr) {
+        source_.on_stop_batch();
+        return absl::CancelledError("stopped while rows were decoded");
       }
       if (next_ == source_.gone_batch) {
         source_.changed = absl::FailedPreconditionError("data has changed");
@@ -214,6 +220,8 @@ class TrainingJobTest : public ::testing::Test {
     data->changed = data_changed_;
     data->nan_batch = nan_batch_;
     data->gone_batch = gone_batch_;
+    data->stop_batch = stop_batch_;
+    data->on_stop_batch = on_stop_batch_;
     data->name = training_data_;
     auto evaluation = evaluates_ ? std::make_unique<FakeBatches>(7, 4, false) : nullptr;
     if (evaluates_) {
@@ -232,6 +240,8 @@ class TrainingJobTest : public ::testing::Test {
   absl::Status data_changed_;
   int64_t nan_batch_ = -1;
   int64_t gone_batch_ = -1;
+  int64_t stop_batch_ = -1;
+  std::function<void()> on_stop_batch_;
   absl::Status evaluation_error_;
   std::string training_data_ = "a";
   std::string evaluation_data_ = "b";
@@ -480,6 +490,16 @@ TEST_F(TrainingJobTest, StopsWithACheckpointAndContinuesThere) {
   context_.decide_stop = nullptr;
   ASSERT_THAT(Run(), IsOk());
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST_F(TrainingJobTest, StopsWithACheckpointWhileABatchIsRead) {
+  stop_batch_ = 4;
+  on_stop_batch_ = [this] {
+    context_.decide_stop = [](const JobProgress&) { return JobStop::kPause; };
+  };
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, "stopped at step 4"));
+  EXPECT_EQ(disk_.checkpoint->size(), 4);
+  EXPECT_TRUE(trainer_->released);
 }
 
 TEST_F(TrainingJobTest, StopsWithinAnEvaluationWhichIsMadeAgain) {

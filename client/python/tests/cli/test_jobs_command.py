@@ -264,6 +264,7 @@ EVERY_TRAINING_KEY = {
     "optimizer": {"name": "AdamW", "lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-5},
     "epochs": 2, "batch_size": 4, "shuffle": False, "drop_last": True, "publish": "best",
     "best_metric": "mae", "tags": ["a"], "priority": 3,
+    "early_stopping": {"metric": "mae", "mode": "min", "patience": 2, "min_delta": 0.5},
     "schedule": {"name": "CosineAnnealingLR", "T_max": 9, "warmup": {"steps": 2}},
     "parameter_groups": [{"pattern": "a", "lr": 0.1}], "clip_grad_norm": 1, "clip_grad_value": 2,
     "precision": "bfloat16", "grad_scaler": {"init_scale": 2}, "eval_modules": ["b"], "seed": 1,

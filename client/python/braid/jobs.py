@@ -232,7 +232,7 @@ class Jobs:
             default: "max" for "accuracy" and "top_k"), "min_delta" (default: 0), which an
             improvement must exceed.
         tags: words for `list_jobs`.
-        priority: jobs of higher priority start first.
+        priority: jobs of higher priority start first, and preempt running jobs of lower priority.
         id: ID of the job; None: a new one.
         options: other arguments of `Client.create_trainer`, such as `seed` and `schedule`.
         Raises ValueError for an unknown key, and InvalidArgument if the spec does not fit the model

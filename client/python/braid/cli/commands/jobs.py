@@ -206,7 +206,9 @@ def pause(flags: Flags, job: str) -> None:
         print_line(f"job {info.id} is {info.state}")
 
 
-@command.command("resume", help="Return a paused job to the queue. It continues where it has stopped.")
+@command.command(
+    "resume", help="Return a paused job to the queue. It continues where it has stopped."
+)
 @click.argument("job")
 @pass_flags
 def resume(flags: Flags, job: str) -> None:

@@ -20,6 +20,7 @@ LAYERS = {
     "telemetry": {"base"},
     "storage": _LEAVES,
     "access": _LEAVES,
+    "tracking": {"storage"} | _LEAVES,
     "remote": {"storage"} | _LEAVES,
     "admission": _LEAVES,
     "devices": _LEAVES,
@@ -33,10 +34,10 @@ LAYERS = {
     "decode": _LEAVES,
     "data": {"decode", "remote", "storage"} | _LEAVES,
     "datasets": {"access", "storage"} | _LEAVES,
-    "training": {"serving", "batching"} | _RUN,  # Trainers publish served versions.
-    "jobs": {"data", "remote", "training", "serving", "batching"} | _RUN,
+    "training": {"serving", "batching", "tracking"} | _RUN,  # Trainers publish served versions.
+    "jobs": {"data", "remote", "training", "serving", "batching", "tracking"} | _RUN,
     "rpc": {"access", "admission", "shared_memory", "data", "datasets", "remote", "training",
-            "serving", "batching", "jobs"} | _RUN,
+            "serving", "batching", "jobs", "tracking"} | _RUN,
 }
 # They compose the whole program.
 ROOTS = {"server/main.cc", "server/server.cc"}

@@ -240,6 +240,11 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
   app->add_option("--output_root", options->output_root,
                   "Directory for the outputs of jobs; default: outputs in --data_dir")
       ->type_name("DIR");
+  app->add_option(
+         "--tracking_dir", options->tracking_dir,
+         "Directory for metrics of every training step, as CSV, JSON Lines and TensorBoard "
+         "event files; default: none")
+      ->type_name("DIR");
   app->add_option("--data_cache_bytes", options->data_cache_bytes,
                   "Disk space for tables that jobs train on, packed in --data_dir/cache, and again "
                   "for copies of data in S3")

@@ -41,6 +41,8 @@ struct Options {
   int64_t dataset_quota = 0;
   // Directory of jobs' outputs; created if missing. Empty: `data_dir`/outputs.
   std::string output_root;
+  // Directory of files with the metrics of jobs and trainers; created if missing. Empty: none.
+  std::string tracking_dir;
   // Prefixes "s3://bucket/prefix" with data that clients may read and outputs that jobs may write.
   std::vector<std::string> s3_allow;
   // Limit of the bytes of tables that jobs have packed in `data_dir`/cache, and of the copies of

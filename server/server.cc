@@ -50,6 +50,7 @@
 #include "server/telemetry/metrics_server.h"
 #include "server/telemetry/process_metrics.h"
 #include "server/telemetry/state_metrics.h"
+#include "server/tracking/tracking.h"
 #include "server/training/trainer/publisher.h"
 #include "server/training/trainer/step_profiler.h"
 #include "server/training/trainer/trainer_registry.h"
@@ -194,6 +195,7 @@ class Server::Parts {
     }
     BRAID_RETURN_IF_ERROR(ReadAccessFiles());
     BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--output_root", options_.output_root));
+    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--tracking_dir", options_.tracking_dir));
     BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--dataset_root", options_.dataset_root));
     BRAID_RETURN_IF_ERROR(CheckProfile(options_.profile));
     LimitTorchLog();
@@ -302,6 +304,7 @@ class Server::Parts {
     metrics_server_->Remove(state_metrics_);  // uses the trainers
     jobs_.reset();
     trainers_.reset();
+    tracking_.reset();
     data_dir_lock_.Close();
     if (datasets_ != nullptr) {
       datasets_->Unlock();
@@ -435,9 +438,14 @@ class Server::Parts {
     if (!options_.profile.empty()) {
       profiler_ = std::make_unique<StepProfiler>(options_.profile, options_.profile_steps);
     }
+    if (!options_.tracking_dir.empty()) {
+      auto tracking = Tracking::Create(options_.tracking_dir, &clock_);
+      BRAID_RETURN_IF_ERROR(WithFlag("--tracking_dir", tracking.status()));
+      tracking_ = *std::move(tracking);
+    }
     trainers_ = std::make_unique<TrainerRegistry>(
         TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get(),
-                        options_.overlap_reduction, pool_->background_workers()},
+                        options_.overlap_reduction, pool_->background_workers(), tracking_.get()},
         std::move(storage), ReadStoredSpec, static_cast<size_t>(options_.max_trainers));
     return absl::OkStatus();
   }
@@ -518,6 +526,7 @@ class Server::Parts {
                      {options_.max_running_jobs, options_.max_queued_jobs}};
     jobs.scheduler.max_running_per_identity = options_.max_running_jobs_per_identity;
     jobs.scheduler.retention = options_.job_retention;
+    jobs.scheduler.tracking = tracking_.get();
     jobs.scheduler.device_lost = [this] { return !health_.liveness().ok(); };
     if (jobs.output_root.empty() && !options_.data_dir.empty()) {
       jobs.output_root = absl::StrCat(options_.data_dir, "/outputs");
@@ -597,6 +606,7 @@ class Server::Parts {
   std::unique_ptr<ServedModels> models_;
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<StepProfiler> profiler_;  // null: no profiling
+  std::unique_ptr<Tracking> tracking_;      // null: no --tracking_dir
   std::unique_ptr<TrainerRegistry> trainers_;
   std::unique_ptr<DatasetStore> datasets_;  // null: no uploads of datasets
   std::unique_ptr<Jobs> jobs_;

@@ -34,6 +34,9 @@ class JobContext {
   virtual absl::Status Save(const JobProgress& progress, absl::string_view memory) = 0;
   // Adds the value of a metric. Written at least once a second, if values or reports arrive.
   virtual void AddMetric(int64_t step, absl::string_view name, double value) = 0;
+  // Removes values of tracked metrics after `step`, from which the job continues after a crash or
+  // another interruption, perhaps on another course.
+  virtual void ContinueAfter(int64_t step) = 0;
   virtual void AddLog(JobLogLevel level, absl::string_view text) = 0;
 };
 

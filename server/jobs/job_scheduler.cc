@@ -222,6 +222,9 @@ absl::Status JobScheduler::Remove(absl::string_view id) {
   BRAID_ASSIGN_OR_RETURN(const JobRecord job, store_->Get(id));
   if (HasEnded(job.state)) {  // Else the store refuses.
     BRAID_RETURN_IF_ERROR(factory_->Remove(job));
+    if (options_.tracking != nullptr) {
+      options_.tracking->Remove(Tracking::JobFolder(id));
+    }
   }
   BRAID_RETURN_IF_ERROR(store_->Remove(id));
   Notify(id);
@@ -310,8 +313,10 @@ absl::StatusOr<std::shared_ptr<RunningJob>> JobScheduler::StartNext() {
   }
   BRAID_ASSIGN_OR_RETURN(JobRecord record, store_->Move(*next, MoveTo(JobState::kRunning, "")));
   const std::string id = record.id;
-  auto running =
-      std::make_shared<RunningJob>(std::move(record), store_, clock_, [this, id] { Notify(id); });
+  auto running = std::make_shared<RunningJob>(
+      std::move(record), store_, clock_,
+      options_.tracking == nullptr ? nullptr : options_.tracking->Open(Tracking::JobFolder(id)),
+      [this, id] { Notify(id); });
   running_[id] = running;
   return running;
 }

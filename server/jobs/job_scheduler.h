@@ -22,6 +22,7 @@
 #include "server/jobs/job_slots.h"
 #include "server/jobs/running_job.h"
 #include "server/jobs/store/job_store.h"
+#include "server/tracking/tracking.h"
 
 namespace braid {
 
@@ -34,6 +35,8 @@ struct JobSchedulerOptions {
   absl::Duration retention = absl::Hours(24 * 30);
   // Jobs of one identity that run at the same time; 0: no limit.
   int64_t max_running_per_identity = 0;
+  // Writes the metrics of jobs to files. Outlives the scheduler. nullptr: no files.
+  Tracking* tracking = nullptr;
   // Returns true once the server can run no job any more, because a device is lost. Jobs that fail
   // with UNAVAILABLE then count as interrupted by a crash. nullptr: never.
   std::function<bool()> device_lost = nullptr;
@@ -69,7 +72,7 @@ class JobScheduler {
   // Returns a paused job to the queue. If it has not stopped yet, it stops first. No-op for a job
   // that is not paused. FAILED_PRECONDITION for one that has ended.
   absl::StatusOr<JobRecord> Resume(absl::string_view id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes an ended job. FAILED_PRECONDITION for others.
+  // Removes an ended job and its tracked metrics. FAILED_PRECONDITION for others.
   absl::Status Remove(absl::string_view id);
 
   // Calls `watcher` after each change of the job. Returns a number for Unwatch().

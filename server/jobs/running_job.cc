@@ -34,10 +34,11 @@ int Rank(JobStop stop) {
 }  // namespace
 
 RunningJob::RunningJob(JobRecord record, JobStore* store, const Clock* clock,
-                       std::function<void()> changed)
+                       std::shared_ptr<TrackedRun> tracked, std::function<void()> changed)
     : record_(std::move(record)),
       store_(store),
       clock_(clock),
+      tracked_(std::move(tracked)),
       changed_(std::move(changed)),
       progress_(record_.progress),
       next_flush_(clock->Now() + kFlushInterval) {
@@ -101,13 +102,25 @@ void RunningJob::SetProgress(const JobProgress& progress) {
     rate_start_ = now;
     rate_rows_ = progress.rows;
   }
+  if (tracked_ != nullptr && rate > 0 && progress.step > progress_.step) {
+    tracked_->Add(progress.step, {{"rows_per_second", rate}});
+  }
   progress_ = progress;
   progress_.rows_per_second = rate;
 }
 
 void RunningJob::AddMetric(int64_t step, absl::string_view name, double value) {
+  if (tracked_ != nullptr) {
+    tracked_->Add(step, {{std::string(name), value}});
+  }
   const absl::MutexLock lock(&mu_);
   metrics_.push_back({step, std::string(name), value});
+}
+
+void RunningJob::ContinueAfter(int64_t step) {
+  if (tracked_ != nullptr) {
+    tracked_->Restart(step);
+  }
 }
 
 void RunningJob::FlushIfDue() {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
 #include "server/jobs/store/job_store.h"
+#include "server/tracking/tracking.h"
 
 namespace braid {
 
@@ -28,8 +30,10 @@ struct JobStopRequest {
 // Owned by the thread that runs the job. Thread-safe.
 class RunningJob final : public JobContext {
  public:
-  // `store` and `clock` outlive the object. `changed` is called after each report.
-  RunningJob(JobRecord record, JobStore* store, const Clock* clock, std::function<void()> changed);
+  // `store` and `clock` outlive the object. `tracked`: nullptr: metrics are only stored. `changed`
+  // is called after each report.
+  RunningJob(JobRecord record, JobStore* store, const Clock* clock,
+             std::shared_ptr<TrackedRun> tracked, std::function<void()> changed);
 
   const JobRecord& record() const { return record_; }  // as of the start
   JobProgress progress() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -51,10 +55,11 @@ class RunningJob final : public JobContext {
       ABSL_LOCKS_EXCLUDED(mu_);
   void AddMetric(int64_t step, absl::string_view name, double value) override
       ABSL_LOCKS_EXCLUDED(mu_);
+  void ContinueAfter(int64_t step) override;
   void AddLog(JobLogLevel level, absl::string_view text) override;
 
  private:
-  // Sets progress_ and its rate.
+  // Sets progress_ and its rate, which is tracked if the step is a new one.
   void SetProgress(const JobProgress& progress) ABSL_LOCKS_EXCLUDED(mu_);
   // Calls Flush() if it is due. Logs an error: the metrics stay and are written later.
   void FlushIfDue() ABSL_LOCKS_EXCLUDED(mu_);
@@ -62,6 +67,7 @@ class RunningJob final : public JobContext {
   const JobRecord record_;
   JobStore* const store_;
   const Clock* const clock_;
+  const std::shared_ptr<TrackedRun> tracked_;
   const std::function<void()> changed_;
 
   mutable absl::Mutex mu_;

@@ -182,6 +182,7 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
   if (progress_.durable_rows > recorded) {  // The server crashed after it wrote a checkpoint.
     BRAID_RETURN_IF_ERROR(Save(context));
   }
+  context->ContinueAfter(step);
   if (position.loss.has_value() && step == position.applied) {
     progress_.loss = position.loss;
     context->AddMetric(step, "loss", *position.loss);  // A crash may have lost it.

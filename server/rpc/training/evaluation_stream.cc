@@ -54,6 +54,7 @@ absl::Status EvaluationStream::WriteResult() {
     return InvalidField("inputs", "missing (expected at least one batch)");
   }
   const EvaluationResult result = TrainerRegistry::Result(*run_);
+  trainers_->TrackEvaluation(*run_, step_, result);
   if (result.loss) {
     response_->set_loss(*result.loss);
   }

@@ -104,6 +104,13 @@ std::string ChecksumOfState(const std::vector<StateTensor>& state) {
   return checksum.Hex();
 }
 
+// Returns the run of a trainer's metrics. Jobs track those of their trainers.
+std::shared_ptr<TrackedRun> OpenTracked(Tracking* tracking, const std::string& trainer) {
+  return tracking == nullptr || absl::StartsWith(trainer, kJobTrainerPrefix)
+             ? nullptr
+             : tracking->Open(Tracking::TrainerFolder(trainer));
+}
+
 // Sink that collects the bytes in memory.
 class StringSink final : public ByteSink {
  public:
@@ -181,6 +188,7 @@ Trainer::Trainer(TrainerSpec spec, std::string id, ModelConfig config,
       host_model_(std::move(host_model)),
       model_metrics_(services_.metrics, spec_.model),
       metrics_(services_.metrics, spec_.name),
+      tracked_(OpenTracked(services_.tracking, spec_.name)),
       schedule_(std::move(schedule)),
       model_(std::move(model)),
       thread_("trainer") {
@@ -438,10 +446,9 @@ void Trainer::Record(const Operation& operation, int64_t rows, absl::Time start,
     loss_sum_ += *result.loss;
     ++losses_;
   }
+  const std::optional<double> loss =
+      losses_ > 0 ? std::optional<double>(loss_sum_ / static_cast<double>(losses_)) : std::nullopt;
   if (result.updated) {
-    const std::optional<double> loss =
-        losses_ > 0 ? std::optional<double>(loss_sum_ / static_cast<double>(losses_))
-                    : std::nullopt;
     schedule_.Advance(loss, operation.hyper_parameters.metric);
     RecordLearningRates(result.lrs);
   } else if (operation.hyper_parameters.metric) {
@@ -453,13 +460,26 @@ void Trainer::Record(const Operation& operation, int64_t rows, absl::Time start,
     losses_ = 0;
   }
   const bool evaluates = operation.kind == OperationKind::kForward && operation.mode == Mode::kEval;
-  RecordMetrics(result, evaluates ? absl::ZeroDuration() : absl::Now() - start);
-  const absl::MutexLock lock(&mu_);
-  step_ += result.updated ? 1 : 0;
-  skipped_ += result.skipped ? 1 : 0;
+  if (!evaluates) {
+    step_time_ += absl::Now() - start;
+    step_rows_ += rows;
+  }
+  RecordMetrics(result);
+  int64_t step = 0;
+  {
+    const absl::MutexLock lock(&mu_);
+    step_ += result.updated ? 1 : 0;
+    skipped_ += result.skipped ? 1 : 0;
+    step = step_;
+  }
+  if (result.updated) {
+    const absl::Duration time = std::exchange(step_time_, absl::ZeroDuration());
+    metrics_.CountStep(time);
+    TrackStep(step, result, loss, std::exchange(step_rows_, 0), time);
+  }
 }
 
-void Trainer::RecordMetrics(const OperationResult& result, absl::Duration time) {
+void Trainer::RecordMetrics(const OperationResult& result) {
   for (const PhaseTime& phase : result.phases) {
     metrics_.AddPhase(phase.name, phase.time);
   }
@@ -472,10 +492,40 @@ void Trainer::RecordMetrics(const OperationResult& result, absl::Duration time) 
   if (result.skipped) {
     metrics_.CountSkip();
   }
-  step_time_ += time;
-  if (result.updated) {
-    metrics_.CountStep(std::exchange(step_time_, absl::ZeroDuration()));
+}
+
+void Trainer::TrackStep(int64_t step, const OperationResult& result, std::optional<double> loss,
+                        int64_t rows, absl::Duration time) {
+  if (tracked_ == nullptr) {
+    return;
   }
+  std::vector<TrackedValue> values;
+  const auto add = [&values](const char* name, const std::optional<double>& value) {
+    if (value.has_value()) {
+      values.push_back({name, *value});
+    }
+  };
+  add("loss", loss);
+  add("lr", result.lr);
+  add("gradient_norm", result.gradient_norm);
+  if (rows > 0 && time > absl::ZeroDuration()) {
+    add("rows_per_second", static_cast<double>(rows) / absl::ToDoubleSeconds(time));
+  }
+  tracked_->Add(step, std::move(values));
+}
+
+void Trainer::TrackEvaluation(int64_t step, const EvaluationResult& result) {
+  if (tracked_ == nullptr) {
+    return;
+  }
+  std::vector<TrackedValue> values;
+  if (result.loss.has_value()) {
+    values.push_back({"evaluation/loss", *result.loss});
+  }
+  for (const auto& [name, value] : result.metrics) {
+    values.push_back({absl::StrCat("evaluation/", name), value});
+  }
+  tracked_->Add(step, std::move(values));
 }
 
 absl::StatusOr<std::shared_ptr<Evaluation>> Trainer::StartEvaluation(
@@ -830,6 +880,7 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool
   loss_sum_ = progress.loss_sum;
   losses_ = progress.losses;
   step_time_ = absl::ZeroDuration();
+  step_rows_ = 0;
   operations_since_checkpoint_ = 0;
   last_checkpoint_ = absl::Now();
   before_forward_.reset();
@@ -846,6 +897,9 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool
   UpdateInfo();
   RecordLearningRates(lrs_);
   metrics_.SetLastCheckpoint(loaded.info.created);
+  if (tracked_ != nullptr) {
+    tracked_->Restart(step_);
+  }
   return loaded.info;
 }
 

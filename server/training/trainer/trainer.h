@@ -22,10 +22,12 @@
 #include "server/serving/served_models.h"
 #include "server/telemetry/model_metrics.h"
 #include "server/telemetry/trainer_metrics.h"
+#include "server/tracking/tracking.h"
 #include "server/training/optim/schedule.h"
 #include "server/training/step/data_parallel.h"
 #include "server/training/step/evaluation.h"
 #include "server/training/trainer/checkpointer.h"
+#include "server/training/trainer/evaluation_result.h"
 #include "server/training/trainer/host_model.h"
 #include "server/training/trainer/operation.h"
 #include "server/training/trainer/publisher.h"
@@ -80,6 +82,9 @@ class Trainer {
   using EvaluateDone = absl::AnyInvocable<void(absl::StatusOr<int64_t>)>;
   void Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostTensor> inputs,
                 std::vector<HostTensor> targets, EvaluateDone done) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Adds the result of an evaluation of the state after `step` updates to the tracked metrics.
+  void TrackEvaluation(int64_t step, const EvaluationResult& result);
 
   // Writes a checkpoint. Calls `done` when it is durable. FAILED_PRECONDITION without a store.
   using SaveDone = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
@@ -153,10 +158,14 @@ class Trainer {
   // advances the schedule.
   void Record(const Operation& operation, int64_t rows, absl::Time start,
               const OperationResult& result) ABSL_LOCKS_EXCLUDED(mu_);
-  // Records an operation in the metrics. `time`: its part of the time of the next update.
-  void RecordMetrics(const OperationResult& result, absl::Duration time);
+  // Records an operation in the metrics.
+  void RecordMetrics(const OperationResult& result);
   // Returns the learning rates of the groups with parameters to update. values: one per group.
   std::vector<GroupLearningRate> LearningRates(const std::vector<GroupValues>& values) const;
+  // Adds update `step` to the tracked metrics. `loss`: mean of its batches. `rows` and `time`: of
+  // its operations.
+  void TrackStep(int64_t step, const OperationResult& result, std::optional<double> loss,
+                 int64_t rows, absl::Duration time);
   void RecordLearningRates(const std::vector<GroupLearningRate>& rates);
   // Updates the model's part of info().
   void UpdateInfo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -189,6 +198,7 @@ class Trainer {
   const std::unique_ptr<HostModel> host_model_;
   const ModelMetrics model_metrics_;  // keeps the metrics of a model that is no longer served
   TrainerMetrics metrics_;
+  const std::shared_ptr<TrackedRun> tracked_;  // nullptr: metrics are not tracked
 
   // Touched only by the trainer's thread.
   Schedule schedule_;
@@ -199,6 +209,7 @@ class Trainer {
   double loss_sum_ = 0;  // of the batches whose gradients are accumulated
   int64_t losses_ = 0;
   absl::Duration step_time_;  // of the operations since the last update
+  int64_t step_rows_ = 0;     // that they trained on
   int64_t operations_since_checkpoint_ = 0;
   absl::Time last_checkpoint_ = absl::Now();
 

@@ -396,6 +396,7 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
       return absl::OkStatus();
     }));
   }
+  RemoveTracked(name);  // of an earlier trainer that was in memory only
   std::optional<StoredTrainer> stored;
   if (storage_ != nullptr) {
     stored = StoredTrainer{name, RandomId(), request, base->version()};
@@ -487,6 +488,12 @@ absl::StatusOr<CheckpointInfo> TrainerRegistry::BringBack(const std::string& nam
   return all.back();
 }
 
+void TrainerRegistry::RemoveTracked(const std::string& name) {
+  if (services_.tracking != nullptr) {
+    services_.tracking->Remove(Tracking::TrainerFolder(name));
+  }
+}
+
 absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
   std::shared_ptr<Trainer> trainer = Take(name);
   // Also removes a trainer that cannot be read.
@@ -497,6 +504,7 @@ absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
   }
   // Joins its threads, unless a call still has a reference: then that call does.
   trainer.reset();
+  RemoveTracked(name);
   return on_disk ? storage_->Remove(name) : absl::OkStatus();
 }
 
@@ -561,6 +569,13 @@ void TrainerRegistry::Evaluate(const EvaluationRun& run, std::vector<HostTensor>
 
 EvaluationResult TrainerRegistry::Result(const EvaluationRun& run) {
   return run.evaluation->Result();
+}
+
+void TrainerRegistry::TrackEvaluation(const EvaluationRun& run, int64_t step,
+                                      const EvaluationResult& result) const {
+  if (const auto trainer = Find(run.trainer); trainer.ok()) {
+    (*trainer)->TrackEvaluation(step, result);
+  }
 }
 
 absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Find(absl::string_view name) const {

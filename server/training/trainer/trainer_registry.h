@@ -20,6 +20,7 @@
 #include "server/serving/served_models.h"
 #include "server/storage/checkpoint_store.h"
 #include "server/telemetry/metrics.h"
+#include "server/tracking/tracking.h"
 #include "server/training/trainer/evaluation_result.h"
 #include "server/training/trainer/operation.h"
 #include "server/training/trainer/step_profiler.h"
@@ -47,6 +48,8 @@ struct TrainerServices {
   bool overlap_reduction = false;    // Placement::overlap_reduction
   // DevicePool::background_workers(), for trainers of jobs. Empty: they share those of requests.
   std::vector<Worker*> job_workers = {};
+  // Writes the metrics of trainers that are not of jobs to files. nullptr: no files.
+  Tracking* tracking = nullptr;
 };
 
 struct CreatedTrainer {
@@ -102,7 +105,8 @@ class TrainerRegistry {
   // exists. With `spec.exist_ok`, returns an existing trainer of the model, whose other arguments
   // the caller compares, and restores it if it has expired.
   void Create(TrainerSpec spec, std::string request, CreateDone done);
-  // Waits for the trainer's running operation, then deletes it. NOT_FOUND for an unknown name.
+  // Waits for the trainer's running operation, then deletes it, its checkpoints and its tracked
+  // metrics. NOT_FOUND for an unknown name.
   void Delete(std::string name, Done done) ABSL_LOCKS_EXCLUDED(mu_);
   // Frees the memory of a trainer after a checkpoint: it stays in the data directory, from where
   // RestoreCheckpoint() brings it back. No-op if it is not in memory. FAILED_PRECONDITION if it is
@@ -139,6 +143,9 @@ class TrainerRegistry {
   void Evaluate(const EvaluationRun& run, std::vector<HostTensor> inputs,
                 std::vector<HostTensor> targets, EvaluateDone done) ABSL_LOCKS_EXCLUDED(mu_);
   static EvaluationResult Result(const EvaluationRun& run);
+  // Adds `result`, of a state after `step` updates, to the trainer's tracked metrics.
+  void TrackEvaluation(const EvaluationRun& run, int64_t step, const EvaluationResult& result) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<TrainerInfo> Get(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
   void GetSettled(absl::string_view name, InfoDone done) const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the model that a trainer started from. NOT_FOUND for an unknown name.
@@ -163,6 +170,7 @@ class TrainerRegistry {
   // Loads a trainer that exists only on disk.
   absl::StatusOr<CheckpointInfo> BringBack(const std::string& name, const std::string& checkpoint)
       ABSL_LOCKS_EXCLUDED(mu_);
+  void RemoveTracked(const std::string& name);
   absl::Status DeleteNow(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RestoreOne(const StoredTrainer& stored, const std::string& checkpoint)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,6 +1,7 @@
 // Context of a job that a test runs itself.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -30,6 +31,7 @@ class FakeContext final : public JobContext {
   void AddMetric(int64_t step, absl::string_view name, double value) override {
     metrics[std::string(name)][step] = value;
   }
+  void ContinueAfter(int64_t step) override { continued_after = step; }
   void AddLog(JobLogLevel, absl::string_view text) override { log.emplace_back(text); }
 
   // Set by tests.
@@ -40,6 +42,7 @@ class FakeContext final : public JobContext {
   JobProgress saved;     // last saved
   std::string memory;
   std::map<std::string, std::map<int64_t, double>> metrics;
+  int64_t continued_after = -1;
   std::vector<std::string> log;
 };
 

@@ -83,6 +83,9 @@ void RunningJob::Report(const JobProgress& progress) {
 absl::Status RunningJob::Save(const JobProgress& progress, absl::string_view memory) {
   SetProgress(progress);
   BRAID_RETURN_IF_ERROR(Flush());
+  if (tracked_ != nullptr) {
+    tracked_->WriteSoon();
+  }
   BRAID_RETURN_IF_ERROR(store_->SaveProgress(record_.id, progress, memory));
   changed_();
   return absl::OkStatus();

@@ -37,6 +37,8 @@ void TrackedRun::Restart(int64_t step) {
   tracking_->Post({Tracking::Kind::kRestart, shared_from_this(), {step, {}, {}}, "", nullptr});
 }
 
+void TrackedRun::WriteSoon() { tracking_->Wake(); }
+
 absl::Status TrackedRun::Open(absl::Time now) {
   if (files_ != nullptr) {
     return absl::OkStatus();
@@ -158,6 +160,11 @@ void Tracking::Post(Change change) {
   }
   urgent_ = urgent_ || change.done != nullptr;
   changes_.push_back(std::move(change));
+}
+
+void Tracking::Wake() {
+  const absl::MutexLock lock(&mu_);
+  urgent_ = true;
 }
 
 bool Tracking::MustWrite() const { return stop_ || urgent_ || changes_.size() >= kMaxChanges / 2; }

@@ -37,6 +37,9 @@ class TrackedRun : public std::enable_shared_from_this<TrackedRun> {
   void Add(int64_t step, std::vector<TrackedValue> values);
   // Goes back to the state after `step`: removes the values of later steps.
   void Restart(int64_t step);
+  // Writes the values so far without waiting for the next second: a checkpoint makes their steps
+  // durable, so they do not come again after a crash.
+  void WriteSoon();
 
  private:
   friend class Tracking;
@@ -106,6 +109,7 @@ class Tracking {
 
   // Drops values if too many changes wait.
   void Post(Change change) ABSL_LOCKS_EXCLUDED(mu_);
+  void Wake() ABSL_LOCKS_EXCLUDED(mu_);
   bool MustWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // On the thread.
@@ -118,7 +122,7 @@ class Tracking {
 
   absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  bool urgent_ ABSL_GUARDED_BY(mu_) = false;    // Remove() waits
+  bool urgent_ ABSL_GUARDED_BY(mu_) = false;    // does not wait for the next second
   bool dropping_ ABSL_GUARDED_BY(mu_) = false;  // values were dropped since the last write
   std::vector<Change> changes_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::weak_ptr<TrackedRun>> runs_ ABSL_GUARDED_BY(mu_);  // by path

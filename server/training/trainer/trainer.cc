@@ -694,6 +694,9 @@ absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint(bool before_forward) {
 }
 
 void Trainer::StartCheckpoint(bool before_forward, SaveDone done) {
+  if (tracked_ != nullptr) {
+    tracked_->WriteSoon();
+  }
   const absl::Time start = absl::Now();
   absl::StatusOr<TrainerCheckpoint> checkpoint = MakeCheckpoint(before_forward);
   metrics_.RecordCheckpointPause(absl::Now() - start);

@@ -17,8 +17,8 @@ from e2e.support.jobs import JobServer
 from e2e.support.polling import wait_until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-ROWS = 2_000
-STEPS = 1_200
+ROWS = 500
+STEPS = 600
 SECONDS = 120
 
 
@@ -113,12 +113,13 @@ def test_kill_9_leaves_every_step_once_in_all_files(server: JobServer, tracking:
         trainer.save_checkpoint()
         for step in range(6, 10):
             trainer.step(*durable.batch(step))
+        wait_until(lambda: newest_step(own) == 9, SECONDS)
         job = submit(
             client, id="curves", steps=STEPS, checkpoint_every=STEPS // 4,
             evaluate={"path": "train.parquet", "every": f"{STEPS // 2} steps",
                       "metrics": ["accuracy"]},
         )  # fmt: skip
-        wait_until(lambda: newest_step(folder) > 0 and newest_step(own) == 9, SECONDS)
+        wait_until(lambda: newest_step(folder) > 0, SECONDS)  # at the latest, its first checkpoint
         server.start_again()
         job.wait(timeout=SECONDS)
         assert len(list(folder.glob("events.out.tfevents.*"))) == 2

@@ -487,8 +487,10 @@ TEST_F(TrainingJobTest, StopsWithACheckpointAndContinuesThere) {
   EXPECT_GE(step, 2);
   EXPECT_EQ(context_.saved.step, step);
   EXPECT_EQ(context_.saved.durable_rows, context_.saved.rows);
+  EXPECT_EQ(context_.continued_after, 0);
   context_.decide_stop = nullptr;
   ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(context_.continued_after, step);
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2, 3, 4, 5));
 }
 

@@ -491,7 +491,7 @@ class Server::Parts {
 
   // At start, a mirror of an earlier start is served if S3 cannot be reached.
   absl::Status UpdateMirror() {
-    const absl::Status updated = mirror_->Update();
+    absl::Status updated = mirror_->Update();
     std::error_code error;
     if (!updated.ok() && !health_.readiness().ok() &&
         !std::filesystem::is_empty(repository_, error)) {

@@ -363,7 +363,7 @@ bool IsArrayFile(absl::string_view path, absl::string_view head) {
   return idx || (gzip && absl::EndsWith(path, ".gz") && absl::StrContains(path, "idx"));
 }
 
-absl::StatusOr<std::vector<StoredArray>> ReadArrays(std::shared_ptr<const DataFile> file,
+absl::StatusOr<std::vector<StoredArray>> ReadArrays(const std::shared_ptr<const DataFile>& file,
                                                     const std::string& scratch_directory) {
   absl::StatusOr<std::vector<StoredArray>> arrays = ReadAnyArrays(file, scratch_directory);
   if (!arrays.ok() && !absl::StrContains(arrays.status().message(), file->path())) {

@@ -30,7 +30,7 @@ bool IsArrayFile(absl::string_view path, absl::string_view head);
 // Lists the arrays of a file without reading their elements. The array of an .npy or IDX file is
 // named as the file, without ".npy" or ".gz". Scratch files are created in `scratch_directory`.
 // Errors name the file: INVALID_ARGUMENT for unsupported arrays, DATA_LOSS for a damaged file.
-absl::StatusOr<std::vector<StoredArray>> ReadArrays(std::shared_ptr<const DataFile> file,
+absl::StatusOr<std::vector<StoredArray>> ReadArrays(const std::shared_ptr<const DataFile>& file,
                                                     const std::string& scratch_directory);
 
 // Maps an array into a tensor.

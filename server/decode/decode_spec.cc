@@ -375,7 +375,7 @@ absl::StatusOr<DecodeSpec> ParseDecodeSpec(absl::string_view json, absl::string_
   if (document.is_discarded()) {
     return InvalidField(field, absl::StrCat("'", Excerpt(json), "' (expected JSON)"));
   }
-  BRAID_ASSIGN_OR_RETURN(const DecodeSpec spec, ReadSpec(document, field));
+  BRAID_ASSIGN_OR_RETURN(DecodeSpec spec, ReadSpec(document, field));
   BRAID_RETURN_IF_ERROR(CheckDecodeSpec(spec, field));
   return spec;
 }

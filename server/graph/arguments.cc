@@ -332,7 +332,7 @@ Operand MakeList(TypePtr element, std::vector<Operand> items) {
     }
     constant.push_back(item.constant);
   }
-  list.constant = std::move(constant);
+  list.constant = constant;
   return list;
 }
 

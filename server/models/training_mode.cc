@@ -23,7 +23,7 @@ absl::StatusOr<std::optional<JsonField>> Argument(const JsonField& node, const c
   for (const JsonField& input : inputs) {
     BRAID_ASSIGN_OR_RETURN(const JsonField field, input.Get("name"));
     if (field.String().value_or("") == name) {
-      BRAID_ASSIGN_OR_RETURN(const JsonField argument, input.Get("arg"));
+      BRAID_ASSIGN_OR_RETURN(JsonField argument, input.Get("arg"));
       return argument;
     }
   }

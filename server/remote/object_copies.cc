@@ -260,7 +260,7 @@ absl::Status ObjectCopies::Fetch(const Objects& objects, const CopyProgress& pro
     total += object.bytes;
   }
   std::atomic<int64_t> copied = 0;
-  const absl::Status status = InParallel(
+  absl::Status status = InParallel(
       parts.size(),
       [&](size_t i) -> absl::Status {
         BRAID_RETURN_IF_ERROR(CopyPart(*store_, parts[i]));

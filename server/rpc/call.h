@@ -53,7 +53,7 @@ class CallRecord {
     if (AccessLogOn()) {
       LogAccess({method_, std::string(model), code, caller.identity(), caller.peer(),
                  caller.trace_id(), duration},
-                std::move(facts_));
+                facts_);
     }
     return reply;
   }

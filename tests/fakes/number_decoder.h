@@ -34,12 +34,12 @@ class NumberDecoder final : public Decoder {
     for (size_t i = 0; i < rows.size(); ++i) {
       float value = 0;
       if (!absl::SimpleAtof(rows[i].bytes, &value)) {
-        const absl::Status error = absl::InvalidArgumentError(
+        absl::Status error = absl::InvalidArgumentError(
             absl::StrCat("row ", rows[i].row, ": not a number (expected one)"));
         if (unreadable == nullptr) {
           return error;
         }
-        unreadable->push_back({static_cast<int64_t>(i), error});
+        unreadable->push_back({static_cast<int64_t>(i), std::move(error)});
         continue;
       }
       values.push_back(value);

@@ -23,7 +23,7 @@ absl::Status Skip(const EncodedColumn& column, int64_t row, const absl::Status& 
                   std::vector<SkippedRow>* skipped) {
   const std::string number = absl::StrCat("row ", row, ": ");
   const absl::string_view text = error.message();
-  const absl::Status named(
+  absl::Status named(
       error.code(),
       absl::StrCat("column '", column.name, "', ",
                    absl::StartsWith(text, number) ? "" : number,  // some decoders name the row
@@ -31,7 +31,7 @@ absl::Status Skip(const EncodedColumn& column, int64_t row, const absl::Status& 
   if (skipped == nullptr || !ConcernsRow(error)) {
     return named;
   }
-  skipped->push_back({row, named});
+  skipped->push_back({row, std::move(named)});
   return absl::OkStatus();
 }
 

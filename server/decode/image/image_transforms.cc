@@ -344,7 +344,7 @@ absl::Status ImageTransforms::ApplyStep(const Step& step, const DecodeOptions& o
     return absl::InvalidArgumentError(
         absl::StrCat(TransformName(transform), ": ", status.message()));
   }
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status ImageTransforms::Apply(Pixels& pixels, const DecodeOptions& options, int64_t row,

@@ -95,8 +95,7 @@ void ArgumentTensors::Separate(Value* value, const ArgumentPlan* plan) {
     }
     value->replaceAllUsesWith(own);
   } else if (!aliases_.hasWriters(value)) {
-    const torch::jit::use_list uses = value->uses();
-    for (const torch::jit::Use& use : uses) {
+    for (const torch::jit::Use& use : value->uses()) {
       SeparateFrom(use, *plan);
     }
   }

@@ -51,7 +51,7 @@ std::string DatasetPath(const std::string& place, const std::string& data_root) 
 
 std::string DatasetName(const std::string& path, const std::string& root,
                         const std::string& data_root) {
-  const std::string name(absl::StripSuffix(path, "/"));
+  std::string name(absl::StripSuffix(path, "/"));
   if (!absl::StrContains(name, '/')) {
     return name;
   }

@@ -74,7 +74,7 @@ Routing RoutingOf(const VersionChoices& choices, int64_t current) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Open(
-    ServedModels* models, std::string repository, std::string data_dir,
+    ServedModels* models, std::string repository, const std::string& data_dir,
     std::function<absl::Status(const std::string& path)> check_file) {
   std::unique_ptr<Publisher> publisher(
       new Publisher(models, std::move(repository), std::move(check_file)));

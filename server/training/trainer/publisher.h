@@ -34,7 +34,7 @@ class Publisher {
   // directory of published versions, pins and labels; empty: in memory only. `check_file`: called
   // before a model file of the repository is read; an error rejects it; nullptr: accepts all.
   static absl::StatusOr<std::unique_ptr<Publisher>> Open(
-      ServedModels* models, std::string repository, std::string data_dir,
+      ServedModels* models, std::string repository, const std::string& data_dir,
       std::function<absl::Status(const std::string& path)> check_file = nullptr);
 
   // Loads the first version of `model` that is in the data directory and loads: the pinned one, the

@@ -197,7 +197,7 @@ TEST(ProgramTest, RejectsDamagedGraphs) {
 }
 
 TEST(ProgramTest, RejectsBodiesThatDoNotFit) {
-  const auto cond = [](json body, json operands) {
+  const auto cond = [](const json& body, json operands) {
     return Node(
         "torch.ops.higher_order.cond",
         {{"", Tensor("x")}, {"", Subgraph(body)}, {"", Subgraph(body)}, {"", std::move(operands)}},

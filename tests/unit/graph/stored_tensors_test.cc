@@ -25,8 +25,8 @@ json Sizes(const std::vector<int64_t>& sizes) {
   return list;
 }
 
-json Payload(const std::string& file, std::vector<int64_t> sizes, std::vector<int64_t> strides,
-             int64_t offset = 0) {
+json Payload(const std::string& file, const std::vector<int64_t>& sizes,
+             const std::vector<int64_t>& strides, int64_t offset = 0) {
   return {{"path_name", file},
           {"is_param", true},
           {"use_pickle", false},

@@ -49,6 +49,7 @@ constexpr absl::string_view kExpired =
     "environment)";
 
 std::string Environment(const char* name) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment.
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
 }

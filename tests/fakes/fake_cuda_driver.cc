@@ -7,7 +7,9 @@
 
 namespace {
 
-int FromEnvironment(const char* name) { return std::atoi(std::getenv(name)); }
+int FromEnvironment(const char* name) {
+  return static_cast<int>(std::strtol(std::getenv(name), nullptr, /*base=*/10));
+}
 
 }  // namespace
 
@@ -21,6 +23,7 @@ CUresult cuDriverGetVersion(int* version) {
 }
 
 // The CUDA runtime takes all functions from here.
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): in the style of this code
 CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
                              CUdriverProcAddressQueryResult* found) {
   *function = nullptr;

@@ -40,6 +40,7 @@ class JpegReader {
     source_.fill_input_buffer = [](j_decompress_ptr info) -> boolean {
       Of(info).Fail("is truncated");
     };
+    // NOLINTNEXTLINE(google-runtime-int): libjpeg's
     source_.skip_input_data = [](j_decompress_ptr info, long bytes) {
       if (bytes <= 0) {
         return;

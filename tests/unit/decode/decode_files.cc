@@ -67,6 +67,7 @@ void Answer(const nlohmann::json& request) {
 }  // namespace
 }  // namespace braid
 
+// NOLINTNEXTLINE(bugprone-exception-escape): an invalid request ends the program.
 int main() {
   for (std::string line; std::getline(std::cin, line);) {
     braid::Answer(nlohmann::json::parse(line));

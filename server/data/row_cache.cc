@@ -57,8 +57,8 @@ std::string KeyOf(const DataSource& source, const std::vector<TensorColumn>& ten
 
 // Type of EncodedValues::Place in a row.
 const RowType& PlaceType() {
-  static const auto* const type = new RowType{DataType::kUint64, {2}};
-  return *type;
+  static const auto* const kType = new RowType{DataType::kUint64, {2}};
+  return *kType;
 }
 
 std::string FormatLength(uint64_t length) {

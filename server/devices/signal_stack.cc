@@ -41,7 +41,7 @@ class SignalStack {
 
 }  // namespace
 
-void InstallSignalStack() { static thread_local const SignalStack stack; }
+void InstallSignalStack() { static thread_local SignalStack stack; }
 
 void InstallSignalStacks(int threads) {
   // The function behind `#pragma omp parallel`, in LibTorch's OpenMP library. Linking with OpenMP

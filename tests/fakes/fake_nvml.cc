@@ -32,8 +32,8 @@ bool IsSimulated() { return std::getenv("FAKE_NVML_SIMULATE") != nullptr; }
 // Seconds since the first call.
 double Now() {
   using Clock = std::chrono::steady_clock;
-  static const Clock::time_point start = Clock::now();
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  static const Clock::time_point kStart = Clock::now();
+  return std::chrono::duration<double>(Clock::now() - kStart).count();
 }
 
 // Simulated load of a GPU, from 0 to 1: a mean and four waves.

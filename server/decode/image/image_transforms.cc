@@ -29,10 +29,10 @@ class OneThreadGuard {
   static void Set(int threads) {
     // In LibTorch's OpenMP library: linking with OpenMP would add a second one. Unlike
     // at::set_num_threads(), it does not change how many threads later threads start with.
-    static const auto set =
+    static const auto kSetThreads =
         reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-    if (set != nullptr) {
-      set(threads);
+    if (kSetThreads != nullptr) {
+      kSetThreads(threads);
     }
   }
 

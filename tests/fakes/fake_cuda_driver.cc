@@ -23,22 +23,20 @@ CUresult cuDriverGetVersion(int* version) {
 }
 
 // The CUDA runtime takes all functions from here.
-// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): in the style of this code
-CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
-                             CUdriverProcAddressQueryResult* found) {
-  *function = nullptr;
-  if (std::strcmp(name, "cuInit") == 0) {
-    *function = reinterpret_cast<void*>(&cuInit);
-  } else if (std::strcmp(name, "cuDriverGetVersion") == 0) {
-    *function = reinterpret_cast<void*>(&cuDriverGetVersion);
-  } else if (std::strcmp(name, "cuGetProcAddress") == 0) {
-    *function = reinterpret_cast<void*>(&cuGetProcAddress_v2);
+CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int, cuuint64_t,
+                             CUdriverProcAddressQueryResult* status) {
+  *pfn = nullptr;
+  if (std::strcmp(symbol, "cuInit") == 0) {
+    *pfn = reinterpret_cast<void*>(&cuInit);
+  } else if (std::strcmp(symbol, "cuDriverGetVersion") == 0) {
+    *pfn = reinterpret_cast<void*>(&cuDriverGetVersion);
+  } else if (std::strcmp(symbol, "cuGetProcAddress") == 0) {
+    *pfn = reinterpret_cast<void*>(&cuGetProcAddress_v2);
   }
-  if (found != nullptr) {
-    *found =
-        *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  if (status != nullptr) {
+    *status = *pfn != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  return *pfn != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 }  // extern "C"

@@ -407,7 +407,7 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   AddModelsAndDevicesFlags(&app, &options);
   AddNetworkFlags(&app, &options);
   AddLimitFlags(&app, &options);
-  double retention_days = options.job_retention / absl::Hours(24);
+  double retention_days = absl::FDivDuration(options.job_retention, absl::Hours(24));
   AddJobFlags(&app, &options, &retention_days);
   AddLifecycleFlags(&app, &options, &seconds);
   double poll_seconds = absl::ToDoubleSeconds(options.repository_poll);

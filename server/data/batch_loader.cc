@@ -117,8 +117,8 @@ BatchLoader::BatchLoader(Options options)
     : options_(std::move(options)),
       batches_per_epoch_(
           BatchesPerEpoch(options_.order->size(), options_.batch_size, options_.drop_last)),
-      part_rows_(
-          std::clamp<int64_t>(options_.batch_size / (2 * options_.threads), 1, kMaxPartRows)),
+      part_rows_(std::clamp<int64_t>(options_.batch_size / (int64_t{2} * options_.threads), 1,
+                                     kMaxPartRows)),
       next_to_load_(options_.first_batch),
       ahead_(
           "loader", options_.threads,

@@ -91,7 +91,11 @@ bool IsMarkedBf16(const arrow::Field& field) {
 std::optional<RowType> TensorRow(const arrow::Field& field) {
   const arrow::DataType* type = field.type().get();
   RowType row;
-  if (const auto* tensor = dynamic_cast<const arrow::extension::FixedShapeTensorType*>(type)) {
+  if (type->id() == arrow::Type::EXTENSION) {
+    const auto* tensor = dynamic_cast<const arrow::extension::FixedShapeTensorType*>(type);
+    if (tensor == nullptr) {
+      return std::nullopt;
+    }
     const std::optional<DataType> element = ElementType(*tensor->value_type());
     // pyarrow always writes a permutation.
     if (!element.has_value() || !std::ranges::is_sorted(tensor->permutation())) {

@@ -70,9 +70,8 @@ bool Narrow(Wide value, double scale, To* to) {
     return true;
   } else if constexpr (std::is_floating_point_v<Wide>) {
     // Both bounds are powers of two, which floating point represents exactly.
-    constexpr Wide kEnd = std::is_same_v<To, bool>
-                              ? Wide{2}
-                              : static_cast<Wide>(std::numeric_limits<To>::max() / 2 + 1) * 2;
+    constexpr auto kHalf = std::numeric_limits<To>::max() / 2 + 1;
+    constexpr Wide kEnd = static_cast<Wide>(kHalf) * 2;
     constexpr Wide kBegin = static_cast<Wide>(std::numeric_limits<To>::min());
     if (!(value >= kBegin && value < kEnd) || std::trunc(value) != value) {
       return false;

@@ -39,7 +39,7 @@ const std::string& StartOf(const std::string& path, const std::vector<std::strin
 
 // Checks a path before the file system sees it. `joined`: the path with its root.
 absl::Status CheckText(const std::string& path, const fs::path& joined, absl::string_view field) {
-  if (path.find('\0') != std::string::npos) {
+  if (absl::StrContains(path, '\0')) {
     return InvalidField(field, "path with a NUL character (expected a path)");
   }
   const bool long_name = std::any_of(joined.begin(), joined.end(), [](const fs::path& name) {

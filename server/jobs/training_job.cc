@@ -265,7 +265,7 @@ absl::Status TrainingJob::Collect(JobContext* context, Steps* steps) {
   SetPosition(step);
   progress_.wait_seconds += absl::ToDoubleSeconds(ended.context.waited);
   if (result.loss.has_value() && !result.skipped) {
-    progress_.loss = *result.loss;
+    progress_.loss = result.loss;
     context->AddMetric(step, "loss", *result.loss);
   }
   if (progress_.skipped_rows > 0) {

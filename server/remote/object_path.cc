@@ -22,7 +22,7 @@ bool IsObjectPath(absl::string_view text) { return absl::StartsWith(text, kSchem
 
 absl::StatusOr<std::string> ParseObjectPath(absl::string_view text) {
   absl::string_view path = text;
-  bool valid = absl::ConsumePrefix(&path, kScheme) && path.find('\0') == absl::string_view::npos;
+  bool valid = absl::ConsumePrefix(&path, kScheme) && !absl::StrContains(path, '\0');
   absl::ConsumeSuffix(&path, "/");
   for (const absl::string_view part : absl::StrSplit(path, '/')) {
     valid = valid && !part.empty() && part != "." && part != ".." && part.size() <= NAME_MAX;

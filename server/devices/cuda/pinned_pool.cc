@@ -1,7 +1,6 @@
 #include "server/devices/cuda/pinned_pool.h"
 
 #include <bit>
-#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -59,8 +58,9 @@ std::unique_ptr<PinnedPool::Block> PinnedPool::Make(size_t size) {
   const size_t bytes = kPage << size;
   auto block = std::make_unique<Block>(
       Block{this, size, c10::GetCPUAllocator()->allocate(bytes + kPage), nullptr, nullptr});
-  const auto start = reinterpret_cast<uintptr_t>(block->memory.get());
-  block->data = reinterpret_cast<void*>((start + kPage - 1) / kPage * kPage);
+  void* start = block->memory.get();
+  size_t space = bytes + kPage;
+  block->data = std::align(kPage, bytes, start, space);
   const absl::Status locked = lock_pages_(block->data, bytes);
   TORCH_CHECK(locked.ok(), locked.message());
   return block;

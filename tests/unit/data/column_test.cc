@@ -9,7 +9,6 @@
 namespace braid {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::optional<RowType> RowOf(const std::shared_ptr<arrow::DataType>& type) {

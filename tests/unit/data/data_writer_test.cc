@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "arrow/api.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -77,8 +78,7 @@ TEST_F(DataWriterTest, WritesJsonLinesAcrossInterruptions) {
   WriteInterrupted("out.jsonl", {0, 1});
   std::string expected;
   for (int i = 0; i < 25; ++i) {
-    const std::string id = std::to_string(i);
-    expected += R"({"id":)" + id + R"(,"x":[)" + id + "," + id + ".5]}\n";
+    absl::StrAppend(&expected, R"({"id":)", i, R"(,"x":[)", i, ",", i, ".5]}\n");
   }
   EXPECT_EQ(Contents(PathOf("out.jsonl")), expected);
 }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "arrow/api.h"
 #include "arrow/io/api.h"
 #include "arrow/ipc/api.h"
@@ -43,9 +44,8 @@ inline std::shared_ptr<arrow::RecordBatch> MakeIds(int64_t begin, int64_t end) {
   std::string ids;
   std::string pairs;
   for (int64_t id = begin; id < end; ++id) {
-    const std::string text = std::to_string(id);
-    ids += (ids.empty() ? "" : ",") + text;
-    pairs += (pairs.empty() ? "[" : ",[") + text + "," + text + ".5]";
+    absl::StrAppend(&ids, ids.empty() ? "" : ",", id);
+    absl::StrAppend(&pairs, pairs.empty() ? "[" : ",[", id, ",", id, ".5]");
   }
   return MakeBatch({{"id", arrow::int64(), "[" + ids + "]"},
                     {"x", arrow::fixed_size_list(arrow::float32(), 2), "[" + pairs + "]"}});

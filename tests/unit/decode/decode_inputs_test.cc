@@ -130,14 +130,15 @@ TEST(DecodingBytesTest, TextsCountByTheLongestOneAndItsTokenizer) {
   const std::vector<std::string> rows = {"a", std::string(84, 'b')};
   const EncodedInput ids = MakeInput(std::make_shared<FakeDecoder>(kUnknownDim), rows);
   const EncodedInput masked = MakeInput(std::make_shared<FakeDecoder>(kUnknownDim, "mask"), rows);
-  constexpr size_t kTokenizer = 84 * 512;
-  EXPECT_EQ(DecodingBytes(ids, TextSpec(), 4), 2 * (84 + 16) + kTokenizer);
-  EXPECT_EQ(DecodingBytes(masked, TextSpec(), 4), 2 * 2 * (84 + 16) + kTokenizer);
+  constexpr size_t kLongest = 84 + 16;
+  constexpr size_t kTokenizer = size_t{84} * 512;
+  EXPECT_EQ(DecodingBytes(ids, TextSpec(), 4), 2 * kLongest + kTokenizer);
+  EXPECT_EQ(DecodingBytes(masked, TextSpec(), 4), 4 * kLongest + kTokenizer);
   TextSpec limited;
   limited.max_length = 50;
-  EXPECT_EQ(DecodingBytes(ids, limited, 4), 2 * 50 + kTokenizer);
+  EXPECT_EQ(DecodingBytes(ids, limited, 4), 100 + kTokenizer);
   const EncodedInput fixed = MakeInput(std::make_shared<FakeDecoder>(50), rows);
-  EXPECT_EQ(DecodingBytes(fixed, limited, 4), 2 * 50 + 2 * kTokenizer);
+  EXPECT_EQ(DecodingBytes(fixed, limited, 4), 100 + 2 * kTokenizer);
 }
 
 TEST(DecodingBytesTest, DoesNotOverflow) {

@@ -244,7 +244,8 @@ TEST_F(DatasetDecodeTest, TrainsOnReadableRows) {
     for (size_t r = 0; r < ids.size(); ++r) {
       EXPECT_EQ(ValuesOf<float>(rows.inputs.at(0))[3 * r], static_cast<float>(10 * ids[r]));
       // Seed and epoch.
-      EXPECT_EQ(ValuesOf<float>(rows.inputs.at(0))[3 * r + 2], static_cast<float>(5 + batch / 3));
+      const int epoch = batch / 3;
+      EXPECT_EQ(ValuesOf<float>(rows.inputs.at(0))[3 * r + 2], static_cast<float>(5 + epoch));
     }
   }
 }

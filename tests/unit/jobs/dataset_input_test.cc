@@ -106,7 +106,7 @@ TEST_F(DatasetInputTest, DoesNotCopyRowsOfALargeBatch) {
   const auto stream = Open(&input, 0);
   BRAID_ASSERT_OK_AND_ASSIGN(const auto first, stream->Next(16, 16));
   BRAID_ASSERT_OK_AND_ASSIGN(const auto second, stream->Next(16, 16));
-  EXPECT_EQ(static_cast<const char*>(first->requests.at(0).inputs[0].data) + 16 * 8,
+  EXPECT_EQ(static_cast<const char*>(first->requests.at(0).inputs[0].data) + 16 * sizeof(int64_t),
             second->requests.at(0).inputs[0].data);
 }
 

@@ -186,7 +186,7 @@ class FakeOutput final : public JobOutput {
 class InferenceJobTest : public ::testing::Test {
  protected:
   // Runs a new job, as after a start of the server.
-  absl::StatusOr<JobResult> Run() {
+  absl::StatusOr<JobResult> RunJob() {
     auto model = std::make_unique<FakeModel>(newest_);
     model->fail_at = fail_at_;
     model->independent = independent_;
@@ -225,7 +225,7 @@ class InferenceJobTest : public ::testing::Test {
 };
 
 TEST_F(InferenceJobTest, WritesEachRowOnceInOrder) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.rows, 20);
   EXPECT_EQ(result.output, "/outputs/scores.npy");
   EXPECT_EQ(files_.output, AllRows());
@@ -237,7 +237,7 @@ TEST_F(InferenceJobTest, WritesEachRowOnceInOrder) {
 TEST_F(InferenceJobTest, RestoresTheOrderOfRowsInSeveralRequests) {
   reverses_ = true;
   rows_ = 50;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_EQ(files_.output, AllRows());
   EXPECT_THAT(files_.versions, ::testing::Each(4));
   // The job has to see the result of a request before it knows how many rows it may keep.
@@ -248,7 +248,7 @@ TEST_F(InferenceJobTest, RestoresTheOrderOfRowsInSeveralRequests) {
 TEST_F(InferenceJobTest, KeepsNeighboursTogetherIfRowsDependOnEachOther) {
   reverses_ = true;
   independent_ = false;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_EQ(files_.output, AllRows());
   EXPECT_THAT(files_.writes, ::testing::Each(::testing::Le(3)));
 }
@@ -257,7 +257,7 @@ TEST_F(InferenceJobTest, OutputsThatAreNotWrittenMayHaveAnyShapes) {
   reverses_ = true;
   variable_output_ = true;
   rows_ = 50;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_EQ(files_.output, AllRows());
 }
 
@@ -265,7 +265,7 @@ TEST_F(InferenceJobTest, ErrorOfOneOfSeveralRequestsNamesTheRowsOfAll) {
   reverses_ = true;
   rows_ = 50;
   fail_at_ = 49;
-  EXPECT_THAT(Run(),
+  EXPECT_THAT(RunJob(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        ::testing::MatchesRegex("some of the rows [0-9]+ to 49: inputs.0.: NaN")));
 }
@@ -277,28 +277,29 @@ TEST_F(InferenceJobTest, StopDoesNotWaitForTheRequestsOfAllRows) {
   context_.decide_stop = [&](const JobProgress&) {
     return ++reads > 20 ? JobStop::kDrain : JobStop::kNone;
   };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at row ")));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at row ")));
   EXPECT_EQ(static_cast<int64_t>(files_.parts.size()), context_.saved.rows);
   context_.decide_stop = nullptr;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_EQ(files_.output, AllRows());
 }
 
 TEST_F(InferenceJobTest, ErrorNamesTheRows) {
   fail_at_ = 6;
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kInvalidArgument, "rows 6 to 8: inputs[0]: NaN"));
+  EXPECT_THAT(RunJob(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "rows 6 to 8: inputs[0]: NaN"));
 }
 
 TEST_F(InferenceJobTest, DrainCompletesThePartAndTheNextRunContinues) {
   context_.decide_stop = [](const JobProgress& progress) {
     return progress.rows >= 3 ? JobStop::kDrain : JobStop::kNone;
   };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at row ")));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at row ")));
   EXPECT_EQ(context_.saved.durable_rows, context_.saved.rows);
   EXPECT_EQ(static_cast<int64_t>(files_.parts.size()), context_.saved.rows);
   EXPECT_LT(context_.saved.rows, 20);
   context_.decide_stop = nullptr;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_EQ(files_.output, AllRows());
 }
 
@@ -308,12 +309,12 @@ TEST_F(InferenceJobTest, PauseAndPreemptionCompleteThePart) {
     context_.decide_stop = [stop, stop_at](const JobProgress& progress) {
       return progress.rows >= stop_at ? stop : JobStop::kNone;
     };
-    EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at row ")));
+    EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at row ")));
     EXPECT_EQ(context_.saved.durable_rows, context_.saved.rows);
     stop_at = context_.saved.rows + 1;
   }
   context_.decide_stop = nullptr;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_EQ(files_.output, AllRows());
 }
 
@@ -321,30 +322,31 @@ TEST_F(InferenceJobTest, VersionStaysTheSameOverRestarts) {
   context_.decide_stop = [](const JobProgress& progress) {
     return progress.rows >= 3 ? JobStop::kDrain : JobStop::kNone;
   };
-  EXPECT_FALSE(Run().ok());
+  EXPECT_FALSE(RunJob().ok());
   context_.decide_stop = nullptr;
   newest_ = 5;
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kNotFound,
-                              "cannot continue with the version of the rows so far: version 4 is "
-                              "not served"));
+  EXPECT_THAT(RunJob(),
+              StatusIs(absl::StatusCode::kNotFound,
+                       "cannot continue with the version of the rows so far: version 4 is "
+                       "not served"));
   newest_ = 4;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_THAT(files_.versions, ::testing::Each(4));
 }
 
 TEST_F(InferenceJobTest, DoesNotContinueWithOtherData) {
   context_.decide_stop = [](const JobProgress&) { return JobStop::kDrain; };
-  EXPECT_FALSE(Run().ok());
+  EXPECT_FALSE(RunJob().ok());
   context_.decide_stop = nullptr;
   data_ = "b";
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "expected data a"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition, "expected data a"));
   data_ = "a";
-  EXPECT_THAT(Run(), IsOk());
+  EXPECT_THAT(RunJob(), IsOk());
 }
 
 TEST_F(InferenceJobTest, DataThatChangesWhileItIsReadGivesNoOutput) {
   change_at_ = 18;  // by the last read
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "data has changed"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition, "data has changed"));
   EXPECT_FALSE(files_.closed);
   EXPECT_LT(files_.parts.size(), 20u);
 }
@@ -352,14 +354,14 @@ TEST_F(InferenceJobTest, DataThatChangesWhileItIsReadGivesNoOutput) {
 TEST_F(InferenceJobTest, ChangeOfTheDataExplainsAnErrorOfARead) {
   change_at_ = 6;
   read_error_ = absl::NotFoundError("row 6: file does not exist");
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "data has changed"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition, "data has changed"));
 }
 
 TEST_F(InferenceJobTest, CancelLeavesNoParts) {
   context_.decide_stop = [](const JobProgress& progress) {
     return progress.rows >= 6 ? JobStop::kCancel : JobStop::kNone;
   };
-  EXPECT_FALSE(Run().ok());
+  EXPECT_FALSE(RunJob().ok());
   EXPECT_FALSE(files_.parts.empty());
   job_->CleanUp();
   EXPECT_TRUE(files_.parts.empty());
@@ -367,11 +369,11 @@ TEST_F(InferenceJobTest, CancelLeavesNoParts) {
 
 // The server crashes after the output is complete, before the end of the job is recorded.
 TEST_F(InferenceJobTest, RunningADoneJobAgainReturnsTheSame) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult first, Run());
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult second, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult first, RunJob());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult second, RunJob());
   EXPECT_EQ(first, second);
   job_->CleanUp();
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult third, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult third, RunJob());
   EXPECT_EQ(first, third);
   EXPECT_EQ(files_.output, AllRows());
 }
@@ -388,7 +390,7 @@ TEST_F(InferenceJobTest, CrashesChangeNothing) {
       // A crash leaves the process: what the job returns does not matter.
       fail_at_ = static_cast<float>(random() % static_cast<unsigned>(rows_ * 3 / 2));
       context_.save_error = random() % 4 == 0 ? absl::AbortedError("crash") : absl::OkStatus();
-      result = Run();
+      result = RunJob();
     }
     ASSERT_THAT(result, IsOk()) << seed;
     EXPECT_EQ(files_.output, AllRows()) << seed;

@@ -204,7 +204,7 @@ class TrainingJobTest : public ::testing::Test {
     plan_.batch_size = 4;
   }
   // Runs a new job, as after a start of the server.
-  absl::StatusOr<JobResult> Run() {
+  absl::StatusOr<JobResult> RunJob() {
     auto trainer = std::make_unique<FakeTrainer>(&disk_);
     trainer->checkpoint_every = checkpoint_every_;
     trainer->losses = losses_;
@@ -256,7 +256,7 @@ class TrainingJobTest : public ::testing::Test {
 
 TEST_F(TrainingJobTest, TrainsAllEpochsAndPublishesTheLastWeights) {
   plan_.publish = JobPublish::kLast;
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   ASSERT_EQ(disk_.versions.size(), 1);
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_EQ(result.version, 2);
@@ -268,7 +268,7 @@ TEST_F(TrainingJobTest, TrainsAllEpochsAndPublishesTheLastWeights) {
 }
 
 TEST_F(TrainingJobTest, ProgressCountsRowsOverEpochs) {
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   const JobProgress& progress = context_.progress;
   EXPECT_EQ(progress.rows, 20);
   EXPECT_EQ(progress.total_rows, 20);
@@ -280,7 +280,7 @@ TEST_F(TrainingJobTest, ProgressCountsRowsOverEpochs) {
 
 TEST_F(TrainingJobTest, DropLastLeavesOutTheRestOfAnEpoch) {
   plan_.drop_last = true;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_EQ(context_.progress.total_steps, 4);
   EXPECT_EQ(context_.progress.rows, 16);
 }
@@ -288,7 +288,7 @@ TEST_F(TrainingJobTest, DropLastLeavesOutTheRestOfAnEpoch) {
 TEST_F(TrainingJobTest, StepsMayEndInTheMiddleOfAnEpoch) {
   plan_.epochs = 0;
   plan_.steps = 4;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_EQ(context_.progress.step, 4);
   EXPECT_EQ(context_.progress.rows, 14);
   EXPECT_EQ(context_.progress.total_rows, 14);
@@ -298,24 +298,25 @@ TEST_F(TrainingJobTest, StepsMayEndInTheMiddleOfAnEpoch) {
 TEST_F(TrainingJobTest, DataWithoutABatchIsAnError) {
   plan_.drop_last = true;
   plan_.batch_size = 11;
-  EXPECT_THAT(Run(), RefusesField("spec.train.batch_size",
-                                  HasSubstr("11 exceeds the 10 rows for training")));
+  EXPECT_THAT(RunJob(), RefusesField("spec.train.batch_size",
+                                     HasSubstr("11 exceeds the 10 rows for training")));
   rows_ = 0;
   plan_.drop_last = false;
-  EXPECT_THAT(Run(), RefusesField("spec.train.data.path", HasSubstr("no rows are left")));
+  EXPECT_THAT(RunJob(), RefusesField("spec.train.data.path", HasSubstr("no rows are left")));
 }
 
 TEST_F(TrainingJobTest, TheLastStepIsInACheckpointBeforeTheJobCountsAsTrained) {
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   ASSERT_TRUE(disk_.checkpoint);
   EXPECT_EQ(disk_.checkpoint->size(), 6);
 }
 
 TEST_F(TrainingJobTest, FailedStepFailsTheJob) {
   edit_trainer_ = [](FakeTrainer* trainer) { trainer->fail_at = 3; };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                              "step 3: row 1 is not finite (row 1 of the batch is row 2001 of the "
-                              "dataset)"));
+  EXPECT_THAT(RunJob(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "step 3: row 1 is not finite (row 1 of the batch is row 2001 of the "
+                       "dataset)"));
   EXPECT_EQ(context_.metrics["loss"].size(), 2);
 }
 
@@ -324,40 +325,41 @@ TEST_F(TrainingJobTest, LossThatIsNotFiniteNamesTheInputThatIsNot) {
     trainer->fail_at = 3;
     trainer->failure = "the loss (nan) is not finite";
   };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                              "step 3: the loss (nan) is not finite"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 "step 3: the loss (nan) is not finite"));
   nan_batch_ = 2;
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                              "step 3: the loss (nan) is not finite (input 'x' holds NaN or "
-                              "infinity in row 0 of the batch, which is row 2000 of the dataset)"));
+  EXPECT_THAT(RunJob(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "step 3: the loss (nan) is not finite (input 'x' holds NaN or "
+                       "infinity in row 0 of the batch, which is row 2000 of the dataset)"));
 }
 
 TEST_F(TrainingJobTest, DataThatChangesFailsTheJob) {
   data_changed_ = absl::FailedPreconditionError("spec.train.data.path: 'a' has changed");
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has changed")));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has changed")));
 }
 
 TEST_F(TrainingJobTest, ChangeOfTheDataExplainsAnErrorOfARead) {
   gone_batch_ = 3;
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "data has changed"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition, "data has changed"));
 }
 
 TEST_F(TrainingJobTest, SkippedStepHasNoLoss) {
   edit_trainer_ = [](FakeTrainer* trainer) { trainer->skip_at = 2; };
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_FALSE(context_.metrics["loss"].contains(2));
   EXPECT_EQ(context_.progress.step, 6);
 }
 
 TEST_F(TrainingJobTest, EvaluatesAfterEachIntervalAndAtTheEnd) {
   evaluates_ = true;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_THAT(trainer_->evaluated, ElementsAre(3, 6));
   plan_.evaluate_steps = 4;
   context_ = FakeContext();
   disk_ = FakeDisk();
   losses_ = {{6, 0.25}};
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_THAT(trainer_->evaluated, ElementsAre(4, 6));
   EXPECT_THAT(result.metrics, ElementsAre(Pair("accuracy", 0.75), Pair("loss", 0.25)));
   EXPECT_EQ(context_.metrics["evaluation/loss"][6], 0.25);
@@ -369,7 +371,7 @@ TEST_F(TrainingJobTest, PublishesTheBestEvaluation) {
   plan_.publish = JobPublish::kBest;
   plan_.evaluate_steps = 1;
   losses_ = {{1, std::nan("")}, {2, 0.5}, {3, 0.2}, {4, 0.3}, {5, 0.2}};
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   ASSERT_EQ(disk_.versions.size(), 1);
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2));
   EXPECT_EQ(result.step, 3);
@@ -381,7 +383,7 @@ TEST_F(TrainingJobTest, LargerAccuracyIsBetter) {
   plan_.publish = JobPublish::kBest;
   plan_.best_metric = "accuracy";
   losses_ = {{3, 0.2}, {6, 0.3}};
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.step, 3);
 }
 
@@ -389,12 +391,13 @@ TEST_F(TrainingJobTest, NoBestWithoutANumber) {
   evaluates_ = true;
   plan_.publish = JobPublish::kBest;
   losses_ = {{3, std::nan("")}, {6, std::nan("")}};
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                              HasSubstr("no evaluation has a value of 'loss'")));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("no evaluation has a value of 'loss'")));
   plan_.best_metric = "mse";
   context_ = FakeContext();
   disk_ = FakeDisk();
-  EXPECT_THAT(Run(), RefusesField("spec.train.best_metric", HasSubstr("'mse' is not evaluated")));
+  EXPECT_THAT(RunJob(),
+              RefusesField("spec.train.best_metric", HasSubstr("'mse' is not evaluated")));
 }
 
 TEST_F(TrainingJobTest, EndsEarlyWithTheBestWeightsAfterThePatience) {
@@ -405,7 +408,7 @@ TEST_F(TrainingJobTest, EndsEarlyWithTheBestWeightsAfterThePatience) {
   plan_.early_stopping = EarlyStopping{.metric = "loss", .patience = 2, .min_delta = 0.1};
   // The fall at step 3 is less than min_delta, but it is the best evaluation.
   losses_ = {{1, 0.9}, {2, 0.5}, {3, 0.45}, {4, std::nan("")}, {5, 0.1}};
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.step, 3);
   EXPECT_EQ(result.reason, "stopped early at step 4: no better 'loss' in 2 evaluations");
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2));
@@ -418,7 +421,7 @@ TEST_F(TrainingJobTest, LargerCanBeBetterForEarlyStopping) {
   plan_.early_stopping =
       EarlyStopping{.metric = "accuracy", .larger_is_better = true, .patience = 1};
   losses_ = {{1, 0.9}, {2, 0.5}, {3, 0.5}};
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.step, 3);
 }
 
@@ -427,7 +430,7 @@ TEST_F(TrainingJobTest, EarlyStoppingThatNeverAppliesLeavesTheLength) {
   plan_.evaluate_steps = 1;
   plan_.early_stopping = EarlyStopping{.metric = "loss", .patience = 2};
   losses_ = {{1, 0.9}, {2, 0.9}, {3, 0.8}, {4, 0.7}, {5, 0.7}, {6, 0.7}};
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.step, 6);
   EXPECT_EQ(result.reason, "");
 }
@@ -443,10 +446,10 @@ TEST_F(TrainingJobTest, EarlyStoppingCountsOverRestarts) {
     context_.decide_stop = [stop_at](const JobProgress& progress) {
       return progress.step >= stop_at ? JobStop::kDrain : JobStop::kNone;
     };
-    EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at step")));
+    EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at step")));
   }
   context_.decide_stop = nullptr;
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.step, 4);
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2, 3));
 }
@@ -461,9 +464,9 @@ TEST_F(TrainingJobTest, StepsThatACrashUndidAreMadeAgainUpToTheEarlyEnd) {
   edit_trainer_ = [](FakeTrainer* trainer) {
     trainer->save_error = absl::UnavailableError("crash");
   };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kUnavailable, "crash"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kUnavailable, "crash"));
   edit_trainer_ = nullptr;
-  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, Run());
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.step, 2);
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1));
 }
@@ -471,7 +474,7 @@ TEST_F(TrainingJobTest, StepsThatACrashUndidAreMadeAgainUpToTheEarlyEnd) {
 TEST_F(TrainingJobTest, PauseAndPreemptionFreeTheTrainersMemory) {
   for (const JobStop stop : {JobStop::kPause, JobStop::kPreempt, JobStop::kDrain}) {
     context_.decide_stop = [stop](const JobProgress&) { return stop; };
-    EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at step")));
+    EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at step")));
     EXPECT_EQ(trainer_->released, stop != JobStop::kDrain);
     EXPECT_TRUE(disk_.checkpoint.has_value());
   }
@@ -482,14 +485,14 @@ TEST_F(TrainingJobTest, StopsWithACheckpointAndContinuesThere) {
   context_.decide_stop = [](const JobProgress& progress) {
     return progress.step >= 2 ? JobStop::kDrain : JobStop::kNone;
   };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at step ")));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("stopped at step ")));
   const auto step = static_cast<int64_t>(disk_.checkpoint->size());
   EXPECT_GE(step, 2);
   EXPECT_EQ(context_.saved.step, step);
   EXPECT_EQ(context_.saved.durable_rows, context_.saved.rows);
   EXPECT_EQ(context_.continued_after, 0);
   context_.decide_stop = nullptr;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_EQ(context_.continued_after, step);
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2, 3, 4, 5));
 }
@@ -499,7 +502,7 @@ TEST_F(TrainingJobTest, StopsWithACheckpointWhileABatchIsRead) {
   on_stop_batch_ = [this] {
     context_.decide_stop = [](const JobProgress&) { return JobStop::kPause; };
   };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, "stopped at step 4"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, "stopped at step 4"));
   EXPECT_EQ(disk_.checkpoint->size(), 4);
   EXPECT_TRUE(trainer_->released);
 }
@@ -511,11 +514,11 @@ TEST_F(TrainingJobTest, StopsWithinAnEvaluationWhichIsMadeAgain) {
     // The first question at this step comes before the evaluation, the second one within it.
     return progress.step == 3 && ++asked >= 2 ? JobStop::kDrain : JobStop::kNone;
   };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, "stopped at step 3"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, "stopped at step 3"));
   EXPECT_THAT(trainer_->evaluated, IsEmpty());
   EXPECT_EQ(disk_.checkpoint->size(), 3);
   context_.decide_stop = nullptr;
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_THAT(trainer_->evaluated, ElementsAre(3, 6));
 }
 
@@ -523,24 +526,24 @@ TEST_F(TrainingJobTest, StopsWithinAnEvaluationWhichIsMadeAgain) {
 TEST_F(TrainingJobTest, DoesNotContinueWithOtherData) {
   evaluates_ = true;
   context_.decide_stop = [](const JobProgress&) { return JobStop::kDrain; };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, "stopped at step 0"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, "stopped at step 0"));
   context_.decide_stop = nullptr;
   training_data_ = "c";
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "expected data a"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition, "expected data a"));
   training_data_ = "a";
   evaluation_data_ = "c";
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kFailedPrecondition, "expected data b"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition, "expected data b"));
   evaluation_data_ = "b";
-  EXPECT_THAT(Run(), IsOk());
+  EXPECT_THAT(RunJob(), IsOk());
 }
 
 TEST_F(TrainingJobTest, PreparesAllDataBeforeTheFirstStep) {
   evaluates_ = true;
   data_error_ = absl::CancelledError("stopped while the data was prepared");
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("data was prepared")));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("data was prepared")));
   data_error_ = absl::OkStatus();
   evaluation_error_ = absl::InvalidArgumentError("row 3: null");
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kInvalidArgument, "row 3: null"));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kInvalidArgument, "row 3: null"));
   EXPECT_THAT(context_.metrics, IsEmpty());
 }
 
@@ -549,19 +552,19 @@ TEST_F(TrainingJobTest, StopsEvenIfTheCheckpointFails) {
     trainer->save_error = absl::ResourceExhaustedError("disk full");
   };
   context_.decide_stop = [](const JobProgress&) { return JobStop::kDrain; };
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("step 0")));
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("step 0")));
   EXPECT_THAT(context_.log.back(), HasSubstr("disk full"));
 }
 
 TEST_F(TrainingJobTest, ReportsTheRowsOfTheNewestCheckpoint) {
   checkpoint_every_ = 4;
   edit_trainer_ = [](FakeTrainer* trainer) { trainer->fail_at = 6; };
-  EXPECT_FALSE(Run().ok());
+  EXPECT_FALSE(RunJob().ok());
   EXPECT_EQ(context_.progress.durable_rows, 14);
 }
 
 TEST_F(TrainingJobTest, CleanUpReleasesTheTrainer) {
-  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(RunJob(), IsOk());
   EXPECT_FALSE(trainer_->released);
   job_->CleanUp();
   EXPECT_TRUE(trainer_->released);
@@ -579,7 +582,7 @@ TEST_F(TrainingJobTest, CrashesChangeNothing) {
     plan_.publish = publish;
     context_ = FakeContext();
     disk_ = FakeDisk();
-    BRAID_ASSERT_OK_AND_ASSIGN(const JobResult expected, Run());
+    BRAID_ASSERT_OK_AND_ASSIGN(const JobResult expected, RunJob());
     const std::vector<std::vector<double>> versions = disk_.versions;
     const auto metrics = context_.metrics;
     for (unsigned seed = 0; seed < 50; ++seed) {
@@ -594,7 +597,7 @@ TEST_F(TrainingJobTest, CrashesChangeNothing) {
         edit_trainer_ = [steps](FakeTrainer* trainer) {
           trainer->fail_at = steps < 9 ? static_cast<int64_t>(steps) : -1;
         };
-        result = Run();
+        result = RunJob();
       }
       ASSERT_THAT(result, IsOk()) << seed;
       EXPECT_EQ(*result, expected) << seed;

@@ -33,7 +33,8 @@ std::shared_ptr<const Decoder> Make(std::vector<ImageTransform> transforms, int6
 template <typename T>
 std::vector<T> Values(const HostTensor& tensor) {
   const auto* const values = static_cast<const T*>(tensor.data);
-  return {values, values + tensor.bytes / sizeof(T)};
+  const size_t count = tensor.bytes / sizeof(T);
+  return {values, values + count};
 }
 
 // Decodes one file as row `row`.

@@ -391,7 +391,7 @@ TEST_F(JobStoreTest, DamagedFileIsAnErrorAndStaysAsItIs) {
   const auto size = std::filesystem::file_size(path_);
   {
     std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(4096 * 3);
+    file.seekp(std::streamoff{4096} * 3);
     file << std::string(4096, '\xee');
   }
   EXPECT_THAT(JobStore::Open(path_, &clock_),

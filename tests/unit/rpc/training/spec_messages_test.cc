@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -189,15 +190,15 @@ TEST(CheckSameArgumentsTest, NamesTheFirstDifference) {
   const std::string group = "parameter_groups { pattern: 'bias' lr: 0.2 } ";
   for (const auto& [asked, difference] : {
            std::pair<std::string, std::string>{
-               loss + "optimizer { sgd { lr: 0.25 } } options { seed: 1 " + group + "}",
+               absl::StrCat(loss, "optimizer { sgd { lr: 0.25 } } options { seed: 1 ", group, "}"),
                "optimizer.sgd.lr is 0.1, requested 0.25 (expected"},
-           {loss + "optimizer { sgd { } } options { " + group + "}",
+           {absl::StrCat(loss, "optimizer { sgd { } } options { ", group, "}"),
             "optimizer.sgd.lr is 0.1, requested 0.001"},
            {"losses { name: 'mse' } " + sgd,
             "losses[0].name is \"cross_entropy\", requested \"mse\""},
            {loss + sgd,
             "options.parameter_groups[0] is { pattern: \"bias\" lr: 0.2 }, not requested"},
-           {loss + sgd + "options { seed: 7 " + group + "}",
+           {absl::StrCat(loss, sgd, "options { seed: 7 ", group, "}"),
             "options.seed is not set, requested 7"},
            {loss + sgd + "version: 2", "base_version is 3, requested 2"},
        }) {

@@ -61,6 +61,27 @@ const RowType& PlaceType() {
   return *kType;
 }
 
+// Bytes of a packed row.
+size_t StrideOf(const std::vector<RowType>& fields) {
+  size_t stride = 0;
+  for (const RowType& field : fields) {
+    stride += *RowBytes(field);
+  }
+  return stride;
+}
+
+// Checks the type of a batch that starts at `row`. Lists of one batch have the same length, but
+// batches may differ.
+absl::Status CheckSameType(const TensorColumn& tensor, int64_t row, const RowType& type,
+                           const RowType& first) {
+  if (type == first) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("column '", tensor.shown_column(), "', row ", row,
+                                                 ": ", RowTypeString(type), " (expected ",
+                                                 RowTypeString(first), ", as in row 0)"));
+}
+
 std::string FormatLength(uint64_t length) {
   std::string bytes(kLengthBytes, '\0');
   for (size_t b = 0; b < kLengthBytes; ++b) {
@@ -165,10 +186,7 @@ absl::StatusOr<std::shared_ptr<const RowStore>> OpenRows(const std::string& path
   BRAID_ASSIGN_OR_RETURN(const auto values, MappedRange::Map(file, head->bytes, values_bytes));
   BRAID_ASSIGN_OR_RETURN(const auto range,
                          MappedRange::Map(file, head->bytes + values_bytes, bytes));
-  size_t stride = 0;
-  for (const RowType& field : head->fields) {
-    stride += *RowBytes(field);
-  }
+  const size_t stride = StrideOf(head->fields);
   size_t first = 0;
   std::vector<RowStore::Field> fields;
   for (size_t f = 0; f < tensors.size(); ++f) {
@@ -395,21 +413,14 @@ absl::StatusOr<int64_t> RowCache::Pack(DataSource* source, const std::vector<Ten
     }
     if (fields.empty()) {
       fields = types;
-      for (const RowType& field : fields) {
-        stride += *RowBytes(field);
-      }
+      stride = StrideOf(fields);
       if (stride == 0) {
         return absl::InvalidArgumentError("rows without elements (expected at least one element)");
       }
       BRAID_RETURN_IF_ERROR(sink.Write(HeadOf(fields, tensors)));
     }
     for (size_t f = 0; f < fields.size(); ++f) {
-      // Lists of one batch have the same length, but batches may differ.
-      if (types[f] != fields[f]) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "column '", tensors[f].shown_column(), "', row ", row, ": ", RowTypeString(types[f]),
-            " (expected ", RowTypeString(fields[f]), ", as in row 0)"));
-      }
+      BRAID_RETURN_IF_ERROR(CheckSameType(tensors[f], row, types[f], fields[f]));
       if (tensors[f].decoder != nullptr) {
         BRAID_ASSIGN_OR_RETURN(
             columns[f],

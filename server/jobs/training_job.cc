@@ -172,9 +172,8 @@ absl::Status TrainingJob::CountSteps(JobContext* context) {
   return absl::OkStatus();
 }
 
-absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position& position) {
-  // A publication that was applied before a crash is an operation after the last step.
-  int64_t step = std::min(position.applied, LastStep());
+absl::Status TrainingJob::Resume(JobContext* context, const JobTrainer::Position& position,
+                                 int64_t step) {
   memory_.skipped.Restart(step);
   SetPosition(step);
   const int64_t recorded = progress_.durable_rows;
@@ -190,6 +189,13 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
   context->Report(progress_);
   context->AddLog(JobLogLevel::kInfo, absl::StrCat(step == 0 ? "started" : "resumed", " at step ",
                                                    step, " of ", total_steps_));
+  return absl::OkStatus();
+}
+
+absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position& position) {
+  // A publication that was applied before a crash is an operation after the last step.
+  int64_t step = std::min(position.applied, LastStep());
+  BRAID_RETURN_IF_ERROR(Resume(context, position, step));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<BatchStream> batches, data_->Open(step));
   Steps steps;
   const int64_t first = step;

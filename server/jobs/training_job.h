@@ -174,6 +174,8 @@ class TrainingJob final : public Job {
 
   // Prepares the data, remembers which it is, and sets rows_, steps_per_epoch_ and total_steps_.
   absl::Status CountSteps(JobContext* context);
+  // Sets the progress to that of a trainer at `position`, which has applied `step` steps.
+  absl::Status Resume(JobContext* context, const JobTrainer::Position& position, int64_t step);
   // Trains from the position to the end, with all evaluations.
   absl::Status Train(JobContext* context, const JobTrainer::Position& position);
   // Checks the data from time to time.

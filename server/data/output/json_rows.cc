@@ -86,12 +86,8 @@ void AppendBinary(std::string_view bytes, size_t max_binary_bytes, std::string* 
   out->push_back('"');
 }
 
-arrow::Status AppendValue(const arrow::Array& array, int64_t row, size_t max_binary_bytes,
-                          std::string* out) {
-  if (array.IsNull(row)) {
-    out->append("null");
-    return arrow::Status::OK();
-  }
+// Returns false, and appends nothing, if the array has neither numbers nor truth values.
+bool AppendNumber(const arrow::Array& array, int64_t row, std::string* out) {
   switch (array.type_id()) {
     case arrow::Type::BOOL:
       out->append(ValueOf<arrow::BooleanArray>(array, row) ? "true" : "false");
@@ -131,6 +127,22 @@ arrow::Status AppendValue(const arrow::Array& array, int64_t row, size_t max_bin
     case arrow::Type::DOUBLE:
       AppendFloat(ValueOf<arrow::DoubleArray>(array, row), out);
       break;
+    default:
+      return false;
+  }
+  return true;
+}
+
+arrow::Status AppendValue(const arrow::Array& array, int64_t row, size_t max_binary_bytes,
+                          std::string* out) {
+  if (array.IsNull(row)) {
+    out->append("null");
+    return arrow::Status::OK();
+  }
+  if (AppendNumber(array, row, out)) {
+    return arrow::Status::OK();
+  }
+  switch (array.type_id()) {
     case arrow::Type::STRING:
       out->append(Quoted(static_cast<const arrow::StringArray&>(array).GetView(row)));
       break;

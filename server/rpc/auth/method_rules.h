@@ -1,9 +1,8 @@
 // The permission that each RPC method needs.
 #pragma once
 
-#include <vector>
-
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace braid {
 
@@ -32,6 +31,6 @@ struct MethodRule {
 const MethodRule& RuleOf(absl::string_view method);
 
 // All rules.
-const std::vector<MethodRule>& MethodRules();
+absl::Span<const MethodRule> MethodRules();
 
 }  // namespace braid

@@ -67,6 +67,18 @@ absl::Status ReadRange(const Repeated<double>& range, const std::string& field, 
   return absl::OkStatus();
 }
 
+absl::StatusOr<ImageTransform> ReadRandomResizedCrop(const braid::v1::RandomResizedCrop& message,
+                                                     const std::string& field) {
+  RandomResizedCrop crop;
+  BRAID_RETURN_IF_ERROR(ReadSize(message.size(), field, &crop));
+  BRAID_RETURN_IF_ERROR(
+      ReadRange(message.scale(), absl::StrCat(field, ".scale"), &crop.min_scale, &crop.max_scale));
+  BRAID_RETURN_IF_ERROR(
+      ReadRange(message.ratio(), absl::StrCat(field, ".ratio"), &crop.min_ratio, &crop.max_ratio));
+  BRAID_ASSIGN_OR_RETURN(crop.interpolation, ReadInterpolation(message.interpolation(), field));
+  return crop;
+}
+
 absl::StatusOr<ImageTransform> ReadTransform(const braid::v1::ImageTransform& message,
                                              const std::string& field) {
   switch (message.kind_case()) {
@@ -91,18 +103,9 @@ absl::StatusOr<ImageTransform> ReadTransform(const braid::v1::ImageTransform& me
       crop.padding = message.random_crop().padding();
       return crop;
     }
-    case braid::v1::ImageTransform::kRandomResizedCrop: {
-      const braid::v1::RandomResizedCrop& own = message.random_resized_crop();
-      const std::string where = absl::StrCat(field, ".random_resized_crop");
-      RandomResizedCrop crop;
-      BRAID_RETURN_IF_ERROR(ReadSize(own.size(), where, &crop));
-      BRAID_RETURN_IF_ERROR(
-          ReadRange(own.scale(), absl::StrCat(where, ".scale"), &crop.min_scale, &crop.max_scale));
-      BRAID_RETURN_IF_ERROR(
-          ReadRange(own.ratio(), absl::StrCat(where, ".ratio"), &crop.min_ratio, &crop.max_ratio));
-      BRAID_ASSIGN_OR_RETURN(crop.interpolation, ReadInterpolation(own.interpolation(), where));
-      return crop;
-    }
+    case braid::v1::ImageTransform::kRandomResizedCrop:
+      return ReadRandomResizedCrop(message.random_resized_crop(),
+                                   absl::StrCat(field, ".random_resized_crop"));
     case braid::v1::ImageTransform::kRandomHorizontalFlip: {
       RandomHorizontalFlip flip;
       if (message.random_horizontal_flip().has_p()) {

@@ -183,21 +183,7 @@ class Server::Parts {
   Parts& operator=(const Parts&) = delete;
 
   absl::Status Start() {
-    BRAID_RETURN_IF_ERROR(WithFlag("--listen", CheckLocalAddress(options_.listen)));
-    BRAID_RETURN_IF_ERROR(CheckExposure(options_));
-    BRAID_RETURN_IF_ERROR(CheckUploads(options_));
-    BRAID_RETURN_IF_ERROR(CheckS3(options_));
-    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--data_dir", options_.data_dir));
-    if (IsObjectPath(options_.model_repository)) {
-      repository_ =
-          RepositoryMirror::ModelsIn(absl::StrCat(options_.data_dir, "/", kS3ModelsDirectory));
-      BRAID_RETURN_IF_ERROR(WithFlag("--data_dir", MakeDirectories(repository_)));
-    }
-    BRAID_RETURN_IF_ERROR(ReadAccessFiles());
-    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--output_root", options_.output_root));
-    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--tracking_dir", options_.tracking_dir));
-    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--dataset_root", options_.dataset_root));
-    BRAID_RETURN_IF_ERROR(CheckProfile(options_.profile));
+    BRAID_RETURN_IF_ERROR(CheckFlags());
     LimitTorchLog();
     SetNumerics(options_.tf32, options_.deterministic);
     BRAID_RETURN_IF_ERROR(
@@ -229,31 +215,7 @@ class Server::Parts {
     ServeGpuMetrics();
     ServeStateMetrics();
     MakeControl();
-    BRAID_ASSIGN_OR_RETURN(
-        grpc_server_,
-        GrpcServer::Create(
-            {options_.listen,
-             options_.grpc_port,
-             {options_.max_connection_streams, options_.max_connection_age,
-              options_.max_connection_age_grace, options_.max_connection_idle,
-              AcceptsCompression(options_), options_.max_message_bytes, BufferBytes(options_)},
-             models_.get(),
-             control_.get(),
-             trainers_.get(),
-             publisher_.get(),
-             options_.allow_model_upload ? options_.max_upload_bytes : 0,
-             &admission_,
-             &streams_,
-             &metrics_,
-             &health_,
-             regions_.get(),
-             &decode_threads_,
-             tls_.get(),
-             access_.get(),
-             [this] { return pool_->View(); },
-             DataPaths(),
-             datasets_.get(),
-             jobs_.get()}));
+    BRAID_RETURN_IF_ERROR(ServeGrpc());
     BRAID_RETURN_IF_ERROR(
         WithFlag(options_.load_models.empty() ? "--model_repository" : "--load_model",
                  control_->Start(options_.load_models)));
@@ -486,6 +448,54 @@ class Server::Parts {
                                                              absl::StrCat(options_.data_dir, "/",
                                                                           kS3ModelsDirectory)));
     }
+    return absl::OkStatus();
+  }
+
+  // Checks the flags, reads the files that they name, and makes the directories.
+  absl::Status CheckFlags() {
+    BRAID_RETURN_IF_ERROR(WithFlag("--listen", CheckLocalAddress(options_.listen)));
+    BRAID_RETURN_IF_ERROR(CheckExposure(options_));
+    BRAID_RETURN_IF_ERROR(CheckUploads(options_));
+    BRAID_RETURN_IF_ERROR(CheckS3(options_));
+    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--data_dir", options_.data_dir));
+    if (IsObjectPath(options_.model_repository)) {
+      repository_ =
+          RepositoryMirror::ModelsIn(absl::StrCat(options_.data_dir, "/", kS3ModelsDirectory));
+      BRAID_RETURN_IF_ERROR(WithFlag("--data_dir", MakeDirectories(repository_)));
+    }
+    BRAID_RETURN_IF_ERROR(ReadAccessFiles());
+    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--output_root", options_.output_root));
+    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--tracking_dir", options_.tracking_dir));
+    BRAID_RETURN_IF_ERROR(MakeDirectoryOf("--dataset_root", options_.dataset_root));
+    return CheckProfile(options_.profile);
+  }
+
+  absl::Status ServeGrpc() {
+    BRAID_ASSIGN_OR_RETURN(
+        grpc_server_,
+        GrpcServer::Create(
+            {options_.listen,
+             options_.grpc_port,
+             {options_.max_connection_streams, options_.max_connection_age,
+              options_.max_connection_age_grace, options_.max_connection_idle,
+              AcceptsCompression(options_), options_.max_message_bytes, BufferBytes(options_)},
+             models_.get(),
+             control_.get(),
+             trainers_.get(),
+             publisher_.get(),
+             options_.allow_model_upload ? options_.max_upload_bytes : 0,
+             &admission_,
+             &streams_,
+             &metrics_,
+             &health_,
+             regions_.get(),
+             &decode_threads_,
+             tls_.get(),
+             access_.get(),
+             [this] { return pool_->View(); },
+             DataPaths(),
+             datasets_.get(),
+             jobs_.get()}));
     return absl::OkStatus();
   }
 

@@ -32,6 +32,7 @@ enum Row : size_t {
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-function-size): a table
 const std::vector<MetricDescription>& StateMetrics::Descriptions() {
   static const auto* const kTable = new std::vector<MetricDescription>{
       {MetricGroup::kRequests,

@@ -627,6 +627,28 @@ VersionInfo Publisher::InfoOf(const std::string& model, const Source& source) co
   return info;
 }
 
+void Publisher::AddState(const ModelState& state, const Sources& sources, VersionInfo* info) const {
+  info->version = state.version;
+  info->reason = state.reason;
+  if (!state.ready) {
+    info->state = VersionInfo::State::kUnavailable;
+    return;
+  }
+  const auto queue = models_->FindReplicas(state.name, state.version);
+  if (!queue.ok()) {
+    return;
+  }
+  info->state = VersionInfo::State::kReady;
+  const std::map<std::string, std::string>& origin = (*queue)->config().origin;
+  if (const auto trainer = origin.find("trainer");
+      trainer != origin.end() && Find(sources, state.version) == nullptr) {
+    // Published without a data directory.
+    info->origin = VersionInfo::Origin::kPublished;
+    info->trainer = trainer->second;
+    std::ignore = absl::SimpleAtoi(origin.at("step"), &info->step);
+  }
+}
+
 absl::StatusOr<std::vector<VersionInfo>> Publisher::ListVersions(const std::string& model) const {
   BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
   const std::vector<ModelState> states = models_->States(model);
@@ -639,24 +661,8 @@ absl::StatusOr<std::vector<VersionInfo>> Publisher::ListVersions(const std::stri
     infos[source.version] = InfoOf(model, source);
   }
   for (const ModelState& state : states) {
-    if (state.version == 0) {
-      continue;
-    }
-    VersionInfo& info = infos[state.version];
-    info.version = state.version;
-    info.reason = state.reason;
-    if (!state.ready) {
-      info.state = VersionInfo::State::kUnavailable;
-    } else if (const auto queue = models_->FindReplicas(model, state.version); queue.ok()) {
-      info.state = VersionInfo::State::kReady;
-      const std::map<std::string, std::string>& origin = (*queue)->config().origin;
-      if (const auto trainer = origin.find("trainer");
-          trainer != origin.end() && Find(sources, state.version) == nullptr) {
-        // Published without a data directory.
-        info.origin = VersionInfo::Origin::kPublished;
-        info.trainer = trainer->second;
-        std::ignore = absl::SimpleAtoi(origin.at("step"), &info.step);
-      }
+    if (state.version != 0) {
+      AddState(state, sources, &infos[state.version]);
     }
   }
   if (const auto current = models_->FindReplicas(model, 0); current.ok()) {

@@ -166,6 +166,8 @@ class Publisher {
   VersionChoices InForce(const std::string& model, const Sources& sources,
                          VersionChoices choices) const;
   VersionInfo InfoOf(const std::string& model, const Source& source) const;
+  // Adds what a version's state in this server says to `info`.
+  void AddState(const ModelState& state, const Sources& sources, VersionInfo* info) const;
 
   ServedModels* const models_;
   const std::string repository_;

@@ -402,14 +402,22 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
     stored = StoredTrainer{name, RandomId(), request, base->version()};
     BRAID_RETURN_IF_ERROR(storage_->Write(*stored));
   }
+  const BaseModel model = initial ? BaseModel{initial->config, initial->version, initial->replicas}
+                                  : BaseModel{base->config(), base->version(), base->replicas()};
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Trainer> trainer, Start(std::move(spec), model, stored));
+  TrainerInfo info = trainer->info();
+  const absl::MutexLock lock(&mu_);
+  trainers_[name] = std::move(trainer);
+  return CreatedTrainer{std::move(info)};
+}
+
+absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Start(
+    TrainerSpec spec, const BaseModel& model, const std::optional<StoredTrainer>& stored) const {
   const auto create = [&]() -> absl::StatusOr<std::shared_ptr<Trainer>> {
     std::unique_ptr<CheckpointStore> store;
     if (stored) {
-      BRAID_ASSIGN_OR_RETURN(store, storage_->OpenCheckpoints(name));
+      BRAID_ASSIGN_OR_RETURN(store, storage_->OpenCheckpoints(stored->name));
     }
-    const BaseModel model = initial
-                                ? BaseModel{initial->config, initial->version, initial->replicas}
-                                : BaseModel{base->config(), base->version(), base->replicas()};
     return Trainer::Create(std::move(spec), stored ? stored->id : RandomId(), model,
                            std::move(store), services_);
   };
@@ -422,14 +430,11 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
   if (!status.ok()) {
     trainer = status;
     if (stored) {
-      storage_->Remove(name).IgnoreError();  // the first error is reported
+      storage_->Remove(stored->name).IgnoreError();  // the first error is reported
     }
     return status;
   }
-  TrainerInfo info = (*trainer)->info();
-  const absl::MutexLock lock(&mu_);
-  trainers_[name] = *std::move(trainer);
-  return CreatedTrainer{std::move(info)};
+  return trainer;
 }
 
 absl::StatusOr<CreatedTrainer> TrainerRegistry::Continue(const StoredTrainer& stored,

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +35,7 @@ class Publisher;
 class Trainer;
 class TrainerStorage;
 class Worker;
+struct BaseModel;
 struct StoredTrainer;
 
 // Names of trainers that belong to jobs start with it. Clients may read them, but not change them.
@@ -158,6 +160,10 @@ class TrainerRegistry {
  private:
   absl::StatusOr<CreatedTrainer> CreateNow(TrainerSpec spec, const std::string& request)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Creates a trainer that starts from `model`, and a first checkpoint if it is `stored`. Removes
+  // the stored record after an error.
+  absl::StatusOr<std::shared_ptr<Trainer>> Start(TrainerSpec spec, const BaseModel& model,
+                                                 const std::optional<StoredTrainer>& stored) const;
   // Restores a trainer that exists only on disk, if it has `model`; else ALREADY_EXISTS.
   absl::StatusOr<CreatedTrainer> Continue(const StoredTrainer& stored, const std::string& model)
       ABSL_LOCKS_EXCLUDED(mu_);

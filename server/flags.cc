@@ -203,7 +203,7 @@ void CheckAccessFlags(const Options& options) {
   }
 }
 
-void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
+void AddDirectoryFlags(CLI::App* app, Options* options) {
   app->add_option("--model_repository", options->model_repository,
                   "Model repository: <model>/<version>/model.pt, with an optional config.pbtxt; a "
                   "directory or s3://BUCKET/PREFIX")
@@ -250,6 +250,9 @@ void AddModelsAndDevicesFlags(CLI::App* app, Options* options) {
                   "for copies of data in S3")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
       ->capture_default_str();
+}
+
+void AddDeviceFlags(CLI::App* app, Options* options) {
   app->add_option("--devices", options->devices,
                   "Device slots, separated by commas: auto (all GPUs, or cpu*2), cpu*N, cuda, "
                   "cuda:I, cuda:I*N")
@@ -404,7 +407,8 @@ std::optional<Options> ParseFlags(int argc, const char* const* argv, int* exit_c
   app.allow_extras();  // CheckKnown() has a better message.
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("braid-server ") + kVersion);
-  AddModelsAndDevicesFlags(&app, &options);
+  AddDirectoryFlags(&app, &options);
+  AddDeviceFlags(&app, &options);
   AddNetworkFlags(&app, &options);
   AddLimitFlags(&app, &options);
   double retention_days = absl::FDivDuration(options.job_retention, absl::Hours(24));

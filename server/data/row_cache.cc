@@ -70,6 +70,21 @@ size_t StrideOf(const std::vector<RowType>& fields) {
   return stride;
 }
 
+// Reads the columns of a batch that starts at `row`, without those to decode. Returns the types
+// that all columns have when packed.
+absl::StatusOr<std::vector<RowType>> ReadColumns(const arrow::RecordBatch& batch,
+                                                 const std::vector<TensorColumn>& tensors,
+                                                 int64_t row, std::vector<HostTensor>* columns) {
+  std::vector<RowType> types;
+  for (size_t f = 0; f < tensors.size(); ++f) {
+    if (tensors[f].decoder == nullptr) {
+      BRAID_ASSIGN_OR_RETURN((*columns)[f], ReadTensor(batch, tensors[f], row));
+    }
+    types.push_back(tensors[f].decoder == nullptr ? RowTypeOf((*columns)[f]) : PlaceType());
+  }
+  return types;
+}
+
 // Checks the type of a batch that starts at `row`. Lists of one batch have the same length, but
 // batches may differ.
 absl::Status CheckSameType(const TensorColumn& tensor, int64_t row, const RowType& type,
@@ -404,13 +419,8 @@ absl::StatusOr<int64_t> RowCache::Pack(DataSource* source, const std::vector<Ten
     }
     // Reads the tensors before the head is written, which needs their types.
     std::vector<HostTensor> columns(tensors.size());
-    std::vector<RowType> types;
-    for (size_t f = 0; f < tensors.size(); ++f) {
-      if (tensors[f].decoder == nullptr) {
-        BRAID_ASSIGN_OR_RETURN(columns[f], ReadTensor(*batch, tensors[f], row));
-      }
-      types.push_back(tensors[f].decoder == nullptr ? RowTypeOf(columns[f]) : PlaceType());
-    }
+    BRAID_ASSIGN_OR_RETURN(const std::vector<RowType> types,
+                           ReadColumns(*batch, tensors, row, &columns));
     if (fields.empty()) {
       fields = types;
       stride = StrideOf(fields);

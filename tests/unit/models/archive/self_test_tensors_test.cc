@@ -173,7 +173,7 @@ TEST(SelfTestTensorsTest, RejectsBooleansOtherThanZeroAndOne) {
               StatusIs(kRefused, HasSubstr("x.data: bytes other than 0 and 1")));
 }
 
-json Sample(std::vector<double> elements, std::vector<int64_t> shape, int64_t stride = 1) {
+json Sample(const std::vector<double>& elements, std::vector<int64_t> shape, int64_t stride = 1) {
   return {{"dtype", "FP32"},
           {"shape", std::move(shape)},
           {"stride", stride},

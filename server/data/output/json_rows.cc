@@ -86,7 +86,7 @@ void AppendBinary(std::string_view bytes, size_t max_binary_bytes, std::string* 
   out->push_back('"');
 }
 
-// Returns false, and appends nothing, if the array has neither numbers nor truth values.
+// Appends a number or a boolean. Returns false for values of other types.
 bool AppendNumber(const arrow::Array& array, int64_t row, std::string* out) {
   switch (array.type_id()) {
     case arrow::Type::BOOL:

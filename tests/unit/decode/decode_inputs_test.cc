@@ -136,9 +136,9 @@ TEST(DecodingBytesTest, TextsCountByTheLongestOneAndItsTokenizer) {
   EXPECT_EQ(DecodingBytes(masked, TextSpec(), 4), 4 * kLongest + kTokenizer);
   TextSpec limited;
   limited.max_length = 50;
-  EXPECT_EQ(DecodingBytes(ids, limited, 4), 100 + kTokenizer);
+  EXPECT_EQ(DecodingBytes(ids, limited, 4), size_t{2} * 50 + kTokenizer);
   const EncodedInput fixed = MakeInput(std::make_shared<FakeDecoder>(50), rows);
-  EXPECT_EQ(DecodingBytes(fixed, limited, 4), 100 + 2 * kTokenizer);
+  EXPECT_EQ(DecodingBytes(fixed, limited, 4), size_t{2} * 50 + 2 * kTokenizer);
 }
 
 TEST(DecodingBytesTest, DoesNotOverflow) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,12 +33,12 @@ class ByteDecoder final : public Decoder {
         width = std::max(width, rows[i].bytes.size());
         continue;
       }
-      const absl::Status error =
+      absl::Status error =
           absl::InvalidArgumentError(absl::StrCat("row ", rows[i].row, ": starts with '!'"));
       if (unreadable == nullptr) {
         return error;
       }
-      unreadable->push_back({static_cast<int64_t>(i), error});
+      unreadable->push_back({static_cast<int64_t>(i), std::move(error)});
     }
     std::vector<int64_t> values(texts.size() * width);
     for (size_t i = 0; i < texts.size(); ++i) {

@@ -189,7 +189,7 @@ TEST(DataParallelTest, SaysWhatItTakesOnEachDevice) {
   EXPECT_EQ(before[1].device, "cpu:1");
   // Parameters and their gradients, each padded; the others have the primary's parameters.
   const int64_t elements = 15 + 5 + 20;
-  EXPECT_GE(before[0].current, 2 * 8 * elements);
+  EXPECT_GE(before[0].current, int64_t{2} * 8 * elements);
   EXPECT_EQ(before[1].current, before[0].current / 2);
   ASSERT_THAT(trained.Step(Inputs(20), Classes(20)), IsOk());
   const std::vector<DeviceMemory> after = trained->memory();

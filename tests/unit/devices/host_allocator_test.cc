@@ -93,7 +93,7 @@ TEST_F(HostAllocatorTest, DoesNotCheckSmallTensors) {
 }
 
 TEST_F(HostAllocatorTest, ConcurrentAllocationsDoNotExceedTheMemory) {
-  SetMemory(kReserve + 3 * 65 * kMib, 0);
+  SetMemory(kReserve + int64_t{3} * 65 * kMib, 0);
   std::atomic<int> made = 0;
   std::vector<std::thread> threads;
   absl::Barrier* const tried = new absl::Barrier(8);

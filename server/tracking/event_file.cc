@@ -17,7 +17,6 @@
 namespace braid {
 namespace {
 
-constexpr size_t kMaxUnwritten = size_t{1} << 20;
 constexpr absl::string_view kPrefix = "events.out.tfevents.";
 constexpr absl::string_view kSuffix = ".braid";
 
@@ -169,7 +168,7 @@ absl::Status EventFile::Flush() {
   if (status.ok()) {
     size_ += static_cast<int64_t>(records_.size());
     records_.clear();
-  } else if (records_.size() > kMaxUnwritten) {
+  } else if (records_.size() > TailFile::kMaxUnwritten) {
     records_.resize(size_ == 0 ? header_bytes_ : 0);
   }
   return status;

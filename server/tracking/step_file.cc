@@ -17,7 +17,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kHeader = "step,time,name,value\n";
-constexpr size_t kMaxUnwritten = size_t{1} << 20;
 
 // Sets the value of the metric `value.name`.
 void Set(const TrackedValue& value, std::vector<TrackedValue>* values) {
@@ -129,7 +128,7 @@ absl::Status StepFile::Write(absl::Span<const TrackedValues> all) {
   if (status.ok()) {
     unwritten_.clear();
     written_ += static_cast<int64_t>(before_row);
-  } else if (before_row <= kMaxUnwritten) {
+  } else if (before_row <= TailFile::kMaxUnwritten) {
     text.resize(before_row);
     unwritten_ = std::move(text);
   } else {

@@ -1,6 +1,7 @@
 // File whose end is replaced while it grows.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -16,6 +17,9 @@ namespace braid {
 // path: RESOURCE_EXHAUSTED if the disk is full.
 class TailFile {
  public:
+  // Bytes that users of this class keep at most when they could not be written.
+  static constexpr size_t kMaxUnwritten = size_t{1} << 20;
+
   // Opens or creates the file.
   static absl::StatusOr<TailFile> Open(const std::string& path);
 

@@ -54,6 +54,8 @@ print_metrics() {
 
 generate() { # FILE [OUTPUT]
   local output=${2:-$root/$1}
+  [[ " ${files[*]} $released " == *" $1 "* ]] ||
+    fail "unknown file '$1' (expected one of: ${files[*]} $released)"
   case $1 in
     # Sorted names, no source info: the bytes depend on nothing but what the files declare.
     */protocol.binpb) descriptors . --include_imports ;;
@@ -61,7 +63,6 @@ generate() { # FILE [OUTPUT]
     */metrics.md) print_metrics ;;
     */protocol.md) descriptors . --include_source_info | run_python "$root/scripts/document_protocol.py" ;;
     */python.md) run_python "$root/scripts/document_python.py" ;;
-    *) fail "unknown file '$1' (expected one of: ${files[*]} $released)" ;;
   esac > "$output.tmp"
   mv "$output.tmp" "$output"
 }

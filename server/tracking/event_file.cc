@@ -150,6 +150,9 @@ void EventFile::AddRestart(int64_t step, absl::Time now) {
 }
 
 void EventFile::Add(const TrackedValues& values) {
+  if (values.values.empty()) {
+    return;
+  }
   std::string summary;
   for (const TrackedValue& tracked : values.values) {
     std::string value;

@@ -30,6 +30,7 @@ class EventFile {
   absl::Status Open(const std::string& folder, absl::Time now);
   // Makes readers forget values of `step` and later, in all files, that were written before.
   void AddRestart(int64_t step, absl::Time now);
+  // No-op without values.
   void Add(const TrackedValues& values);
   // Writes the records. After an error, up to 1 MiB of them are kept for the next call. Requires
   // Open().

@@ -37,8 +37,8 @@ class StepFile {
   // metric that it has already gets the new value. After an error, Write() tries again with the
   // values that were not written, of which it keeps up to 1 MiB. Requires Open().
   absl::Status Write(absl::Span<const TrackedValues> all);
-  // Returns the newest step; -1 if there is none.
-  int64_t newest() const { return row_.step; }
+  // Returns the values of the newest step; the step is -1 if there is none.
+  const TrackedValues& newest() const { return row_; }
 
  private:
   // Returns nullopt for a line that is not complete.

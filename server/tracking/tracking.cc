@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 #include <system_error>
 
@@ -18,6 +19,20 @@ namespace {
 constexpr absl::Duration kInterval = absl::Seconds(1);
 // Changes that wait while the disk is slow. More values are dropped.
 constexpr size_t kMaxChanges = 100'000;
+
+// Returns `values` without those that `written` has at the same step. A job that continues adds the
+// values of its last step again.
+TrackedValues WithoutRepeated(TrackedValues values, const TrackedValues& written) {
+  if (values.step == written.step) {
+    std::erase_if(values.values, [&](const TrackedValue& value) {
+      return std::ranges::any_of(written.values, [&](const TrackedValue& other) {
+        return other.name == value.name &&
+               std::bit_cast<uint64_t>(other.value) == std::bit_cast<uint64_t>(value.value);
+      });
+    });
+  }
+  return values;
+}
 
 }  // namespace
 
@@ -49,9 +64,14 @@ absl::Status TrackedRun::Open(absl::Time now) {
   BRAID_RETURN_IF_ERROR(files->json.Open(last_));
   BRAID_RETURN_IF_ERROR(files->events.Open(folder_, now));
   // Values that a crash has kept out of the event file, or of the others, are left out of it.
-  files->newest = std::max({int64_t{0}, files->csv.newest(), files->json.newest()});
+  files->newest = std::max({int64_t{0}, files->csv.newest().step, files->json.newest().step});
   if (last_ != StepFile::kAllSteps) {
-    files->events.AddRestart(last_ + 1, now);
+    // The step to which the run returned comes again, because a crash may have kept its values out
+    // of the event file.
+    files->events.AddRestart(last_, now);
+    if (files->csv.newest().step == last_) {
+      files->events.Add(files->csv.newest());
+    }
   }
   last_ = StepFile::kAllSteps;
   files_ = std::move(files);
@@ -74,7 +94,7 @@ absl::Status TrackedRun::Write(std::vector<TrackedValues> values, absl::Time now
   for (TrackedValues& at_step : values) {
     files_->newest = std::max(files_->newest, at_step.step);
     at_step.step = files_->newest;
-    files_->events.Add(at_step);
+    files_->events.Add(WithoutRepeated(at_step, files_->csv.newest()));
   }
   absl::Status status = files_->csv.Write(values);
   status.Update(files_->json.Write(values));

@@ -620,18 +620,20 @@ def test_paused_and_preempted_jobs_equal_undisturbed_ones(tmp_path: Path) -> Non
     """Weights and losses have the same bits, and each row is scored once. A paused job stays paused
     over a restart."""
     job_kills.prepare(tmp_path)
+    steps = 500
     with jobs.serving(tmp_path) as server, durable.connect(server) as client:
         job_kills.write_table(server, LONG_ROWS)
         jobs.write_table(server.tables / "other.parquet", ROWS, np.float32, FEATURES, CLASSES)
-        wanted = job_kills.outcome(server, job_kills.submit(client, "undisturbed", 250))
-        disturbed = job_kills.submit(client, "disturbed", 250)
-        for job in disturbed.values():
-            wait_until(lambda job=job: job.info().progress.rows > 0)
-            job.pause()
-            wait_until(lambda job=job: job.info().state != "RUNNING")
+        wanted = job_kills.outcome(server, job_kills.submit(client, "undisturbed", steps))
+        disturbed = job_kills.submit(client, "disturbed", steps)
+        assert disturbed["scores"].pause().state == "PAUSED"  # It waited for its turn.
+        for name in job_kills.RECIPES:
+            wait_until(lambda name=name: disturbed[name].info().progress.rows > 0)
+            disturbed[name].pause()
+            wait_until(lambda name=name: disturbed[name].info().state != "RUNNING")
         assert {job.info().state for job in disturbed.values()} == {"PAUSED"}
         info = disturbed["adamw"].info()
-        assert 0 < info.progress.step < 250
+        assert 0 < info.progress.step < steps
         assert info.progress.durable_rows == info.progress.rows
         assert info.trainer not in [trainer.name for trainer in client.trainers()]
         server.stop()

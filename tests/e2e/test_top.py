@@ -157,12 +157,18 @@ def test_no_colors_with_no_color(server: JobServer) -> None:
             assert screen.wait() == 0
 
 
+def state_of(pid: int) -> str:
+    """Returns the state of a process, as proc(5) describes it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_suspends_and_continues(server: JobServer) -> None:
     with Screen(command(server)) as screen:
         screen.wait_for(lambda: "endless" in screen.text)
         screen.press("\x1a")
         screen.wait_for(lambda: not screen.is_on_screen)
-        wait_until(lambda: screen.modes == screen.modes_before)
+        wait_until(lambda: state_of(screen.process.pid) == "T")
+        assert screen.modes == screen.modes_before
         screen.process.send_signal(signal.SIGCONT)
         screen.wait_for(lambda: screen.is_on_screen)
         screen.press("q")

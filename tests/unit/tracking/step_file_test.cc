@@ -73,7 +73,7 @@ TEST(StepFile, WritesValuesThatAreNotFinite) {
     ASSERT_THAT(file->Open(kAll), IsOk());
     ASSERT_THAT(file->Write({values}), IsOk());
     ASSERT_THAT(file->Open(kAll), IsOk());  // reads them
-    EXPECT_EQ(file->newest(), 1);
+    EXPECT_EQ(file->newest().step, 1);
   }
   EXPECT_EQ(Contents(dir.path() / "a.csv"),
             "step,time,name,value\n1,1700000000.001,a,nan\n1,1700000000.001,b,-inf\n");
@@ -93,7 +93,7 @@ TEST(StepFile, OpenRemovesStepsAfterTheLastAndAddsToIt) {
     ASSERT_THAT(file.Write({AtStep(3, {{"loss", 3}}), AtStep(4, {{"loss", 4}})}), IsOk());
     StepFile again(path, format);
     ASSERT_THAT(again.Open(2), IsOk());
-    EXPECT_EQ(again.newest(), 2);
+    EXPECT_EQ(again.newest().step, 2);
     EXPECT_EQ(Contents(path), before);
     // A job reports the loss of the step from which it continues again.
     ASSERT_THAT(again.Write({AtStep(2, {{"loss", 2}})}), IsOk());
@@ -101,7 +101,7 @@ TEST(StepFile, OpenRemovesStepsAfterTheLastAndAddsToIt) {
     ASSERT_THAT(again.Write({AtStep(3, {{"loss", 5}})}), IsOk());
     EXPECT_EQ(Contents(path).find(before), 0u);
     ASSERT_THAT(again.Open(0), IsOk());
-    EXPECT_EQ(again.newest(), -1);
+    EXPECT_EQ(again.newest().step, -1);
   }
 }
 

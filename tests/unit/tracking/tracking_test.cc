@@ -4,7 +4,9 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/status_matchers.h"
@@ -84,6 +86,31 @@ TEST_F(TrackingTest, ARestartRemovesLaterSteps) {
   }
   Restart();
   EXPECT_EQ(StepsIn(folder_ / "metrics.csv"), "1,loss,1.0 2,loss,8.0 ");
+}
+
+TEST_F(TrackingTest, TheStepOfARestartComesOnceAfterIt) {
+  {
+    const auto run = tracking_->Open(Tracking::JobFolder("a"));
+    run->Add(1, {{"loss", 1}});
+    run->Add(2, {{"loss", 2}, {"evaluation/loss", 3}});
+  }
+  Restart();
+  {
+    const auto run = tracking_->Open(Tracking::JobFolder("a"));
+    run->Restart(2);
+    run->Add(2, {{"loss", 2}});
+  }
+  tracking_.reset();
+  std::string newest;
+  for (const std::string& name : Names(folder_)) {
+    if (name.starts_with("events.") && name > newest) {
+      newest = name;
+    }
+  }
+  const std::vector<std::string> parts =
+      absl::StrSplit(Contents(folder_ / newest), "evaluation/loss");
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(std::vector<std::string>(absl::StrSplit(parts[0] + parts[1], "loss")).size(), 2u);
 }
 
 TEST_F(TrackingTest, ALateValueBelongsToTheNewestStep) {

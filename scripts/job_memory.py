@@ -105,8 +105,8 @@ class MeanColor(nn.Module):
         super().__init__()
         self.head = nn.Linear(3, 10)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(x[:, :, ::32, ::32].mean((2, 3)))
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.head(input[:, :, ::32, ::32].mean((2, 3)))
 
 
 def measure(name: str, server: jobs.JobServer, job: braid.Job, rows: int, idle: int) -> int:

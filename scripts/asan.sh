@@ -39,7 +39,7 @@ export BRAID_SERVER_BINARY=$PWD/build/asan/bin/braid-server
 LD_LIBRARY_PATH=$(echo "$PWD"/.venv/lib/python3.*/site-packages/torch/lib)
 export LD_LIBRARY_PATH
 failed=no
-# In groups of files, because the servers that tests share run until the end, each with 0.7 GB.
+# In groups of files, because the servers that tests share run until pytest ends, and each takes 0.7 GB.
 for group in '[a-d]' '[e-l]' '[m-r]' '[s-z]'; do
   files=(tests/e2e/test_$group*.py)
   e2e -n "$(test_workers)" --dist loadfile -m "not serial" "$@" "${files[@]}" || failed=yes

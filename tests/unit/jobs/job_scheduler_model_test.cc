@@ -11,11 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/base/status.h"
@@ -31,7 +32,7 @@ constexpr int kRuns = 200;
 constexpr int kBursts = 8;
 constexpr int64_t kRows = 4;
 
-// What a user wants of a job.
+// The last call of a user for a job.
 enum class Wish { kRun, kPause, kCancel };
 
 struct ModelJob {
@@ -94,10 +95,8 @@ class CountingJobs final : public JobFactory {
           BRAID_RETURN_IF_ERROR(context->Save(progress, ""));
           return absl::CancelledError("stopped");
         }
-        if (progress.rows < jobs_->permitted(id_)) {
+        if (jobs_->AwaitPermission(id_, progress.rows)) {
           jobs_->MakeRow(id_, progress.rows++);
-        } else {
-          absl::SleepFor(absl::Microseconds(50));
         }
       }
       jobs_->Save(id_, progress.rows);
@@ -123,6 +122,12 @@ class CountingJobs final : public JobFactory {
   void Leave(const std::string& id) {
     const absl::MutexLock lock(&mu_);
     running_.erase(id);
+  }
+  // Waits for the permission to make `row`, but not for long: the job may have to stop.
+  bool AwaitPermission(const std::string& id, int64_t row) {
+    const absl::MutexLock lock(&mu_);
+    const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return row < permitted_[id]; };
+    return mu_.AwaitWithTimeout(absl::Condition(&ready), absl::Milliseconds(1));
   }
   int64_t saved(const std::string& id) {
     const absl::MutexLock lock(&mu_);

@@ -198,12 +198,7 @@ def show(flags: Flags, job: str) -> None:
 def pause(flags: Flags, job: str) -> None:
     with settings.connect(flags) as client:
         info = client.jobs.get(job).pause()
-    if flags.json:
-        print_json({"id": info.id, "state": info.state})
-    elif info.pause_requested:
-        print_line(f"pausing job {info.id}: it stops after its current step")
-    else:
-        print_line(f"job {info.id} is {info.state}")
+    _print_change(flags, info, stopping="pausing" if info.pause_requested else "")
 
 
 @command.command(
@@ -214,10 +209,7 @@ def pause(flags: Flags, job: str) -> None:
 def resume(flags: Flags, job: str) -> None:
     with settings.connect(flags) as client:
         info = client.jobs.get(job).resume()
-    if flags.json:
-        print_json({"id": info.id, "state": info.state})
-    else:
-        print_line(f"job {info.id} is {info.state}")
+    _print_change(flags, info)
 
 
 @command.command("cancel", help="Cancel a job. A running job stops after its current step.")
@@ -226,14 +218,20 @@ def resume(flags: Flags, job: str) -> None:
 def cancel(flags: Flags, job: str) -> None:
     with settings.connect(flags) as client:
         info = client.jobs.get(job).cancel()
-    if flags.json:
-        print_json({"id": info.id, "state": info.state})
-    elif info.state == "CANCELLED":
-        print_line(f"job {info.id} is {info.state}")
-    elif info.has_ended:
+    if info.has_ended and info.state != "CANCELLED" and not flags.json:
         print_line(f"job {info.id} has already ended: {info.state}")
     else:
-        print_line(f"cancelling job {info.id}: it stops after its current step")
+        _print_change(flags, info, stopping="" if info.has_ended else "cancelling")
+
+
+def _print_change(flags: Flags, info: JobInfo, stopping: str = "") -> None:
+    """Prints the state after a call. stopping: what a running job does that has not stopped yet."""
+    if flags.json:
+        print_json({"id": info.id, "state": info.state})
+    elif stopping:
+        print_line(f"{stopping} job {info.id}: it stops after its current step")
+    else:
+        print_line(f"job {info.id} is {info.state}")
 
 
 @command.command(

@@ -149,18 +149,6 @@ class CopiedSource final : public DataSource {
   const std::shared_ptr<const CopiedSet> copy_;
 };
 
-// Ends the copying for a call that waits for it.
-CopyProgress StopAfterWait(const std::string& path) {
-  return [path, end = absl::Now() + kMaxCallWait](int64_t bytes, int64_t total) {
-    if (absl::Now() < end) {
-      return absl::OkStatus();
-    }
-    return absl::DeadlineExceededError(absl::StrCat(
-        "'", Excerpt(path), "' is not copied yet: ", bytes, " of ", total, " bytes after ",
-        absl::FormatDuration(kMaxCallWait), " (retry, or submit a job, which waits for the copy)"));
-  };
-}
-
 absl::StatusOr<std::unique_ptr<DataSource>> OpenRemoteSource(const std::string& path,
                                                              const DataDirectories& directories,
                                                              absl::string_view field,
@@ -197,6 +185,17 @@ absl::StatusOr<std::string> ResolveRemotePath(const std::string& path, const Rem
                             absl::StrJoin(remote->prefixes, " or s3://"), ", or a path below)"));
   }
   return key;
+}
+
+CopyProgress StopAfterWait(const std::string& path) {
+  return [path, end = absl::Now() + kMaxCallWait](int64_t bytes, int64_t total) {
+    if (absl::Now() < end) {
+      return absl::OkStatus();
+    }
+    return absl::DeadlineExceededError(absl::StrCat(
+        "'", Excerpt(path), "' is not copied yet: ", bytes, " of ", total, " bytes after ",
+        absl::FormatDuration(kMaxCallWait), " (retry, or submit a job, which waits for the copy)"));
+  };
 }
 
 absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& path,

@@ -31,6 +31,10 @@ struct DataDirectories {
   const RemoteData* remote = nullptr;
 };
 
+// Returns the progress of a call that waits for the copy of `path`: DEADLINE_EXCEEDED after 10 s
+// from now.
+CopyProgress StopAfterWait(const std::string& path);
+
 // Opens a file or a directory. The files of a directory are tables with the same columns, which are
 // read in the order of their names, or arrays, each of which is a column. Names that start with '.'
 // or '_' are skipped. A directory may also be a folder of images (encoded/image_folder.h). Errors
@@ -38,7 +42,7 @@ struct DataDirectories {
 //
 // A path that starts with "s3://" is that of an object, or of the objects below a prefix, which are
 // read from local copies. Blocks until they are copied: see ObjectCopies::Copy(). Without
-// `progress`, DEADLINE_EXCEEDED after 10 s; what is copied by then is kept.
+// `progress`, that of StopAfterWait(); what is copied by then is kept.
 absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& path,
                                                            const DataDirectories& directories,
                                                            absl::string_view field,

@@ -166,12 +166,14 @@ absl::StatusOr<std::vector<RowType>> RowTypesOf(const DataSource& source,
 }
 
 absl::Status CheckFirstRowOf(const DatasetOptions& options, const Dataset& dataset,
-                             const std::vector<TensorColumn>& tensors, absl::string_view list) {
+                             const std::vector<TensorColumn>& tensors, absl::string_view list,
+                             const CancelCheck& check_cancelled) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorColumn& tensor = tensors[i];
     if (tensor.decoder == nullptr) {
       continue;
     }
+    BRAID_RETURN_IF_ERROR(check_cancelled());
     BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<RowScan> scan,
                            dataset.source->Scan({.columns = tensor.columns, .batch_rows = 1}));
     BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<arrow::RecordBatch> batch, scan->Next());
@@ -283,9 +285,11 @@ absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,
   return dataset;
 }
 
-absl::Status CheckFirstRow(const DatasetOptions& options, const Dataset& dataset) {
-  BRAID_RETURN_IF_ERROR(CheckFirstRowOf(options, dataset, dataset.input_columns, "inputs"));
-  return CheckFirstRowOf(options, dataset, dataset.target_columns, "targets");
+absl::Status CheckFirstRow(const DatasetOptions& options, const Dataset& dataset,
+                           const CancelCheck& check_cancelled) {
+  BRAID_RETURN_IF_ERROR(
+      CheckFirstRowOf(options, dataset, dataset.input_columns, "inputs", check_cancelled));
+  return CheckFirstRowOf(options, dataset, dataset.target_columns, "targets", check_cancelled);
 }
 
 absl::Status CheckBatchMemory(const Dataset& dataset, int64_t batch_size, int64_t memory,

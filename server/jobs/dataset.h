@@ -90,9 +90,14 @@ absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,
 // stop. `context` outlives it.
 CopyProgress LogCopying(JobContext* context);
 
+// Returns CANCELLED when nobody waits any longer for the result of a check. Does not block.
+using CancelCheck = std::function<absl::Status()>;
+
 // Decodes the first row, so that wrong files are found before a job runs. Errors start with the
-// field. OK if no column is decoded.
-absl::Status CheckFirstRow(const DatasetOptions& options, const Dataset& dataset);
+// field. OK if no column is decoded. Calls `check_cancelled` before each column, and returns its
+// error.
+absl::Status CheckFirstRow(const DatasetOptions& options, const Dataset& dataset,
+                           const CancelCheck& check_cancelled);
 
 // RESOURCE_EXHAUSTED naming `field` if a batch of `batch_size` decoded rows, or of all rows if
 // there are fewer, takes more than half of `memory`, in bytes: another batch is decoded ahead. Rows

@@ -187,19 +187,31 @@ absl::Status JobMaker::Remove(const JobRecord& record) {
   return absl::IsNotFound(deleted) ? absl::OkStatus() : deleted;
 }
 
-absl::StatusOr<JobProgress> JobMaker::Check(const JobSpec& spec) const {
+absl::StatusOr<JobProgress> JobMaker::Check(const JobSpec& spec,
+                                            const CancelCheck& check_cancelled) const {
   if (const auto* training = std::get_if<TrainingJobSpec>(&spec)) {
-    return CheckTraining(*training);
+    return CheckTraining(*training, check_cancelled);
   }
-  return CheckInference(std::get<InferenceJobSpec>(spec));
+  return CheckInference(std::get<InferenceJobSpec>(spec), check_cancelled);
 }
 
-absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec) const {
+absl::StatusOr<Dataset> JobMaker::OpenToCheck(const DatasetOptions& options,
+                                              const CancelCheck& check_cancelled) const {
+  BRAID_RETURN_IF_ERROR(check_cancelled());
+  const CopyProgress wait = StopAfterWait(options.path);
+  return OpenDataset(options, services_.data, [&](int64_t bytes, int64_t total) {
+    BRAID_RETURN_IF_ERROR(check_cancelled());
+    return wait(bytes, total);
+  });
+}
+
+absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec,
+                                                    const CancelCheck& check_cancelled) const {
   BRAID_ASSIGN_OR_RETURN(
       const ModelConfig config,
       services_.publisher->FindConfig(spec.trainer.model, spec.trainer.base_version));
   const DatasetOptions training = TrainingData(spec);
-  const absl::StatusOr<Dataset> opened = OpenDataset(training, services_.data);
+  const absl::StatusOr<Dataset> opened = OpenToCheck(training, check_cancelled);
   if (absl::IsDeadlineExceeded(opened.status())) {
     return Totals(spec, std::nullopt);  // The job checks the data when it has copied it.
   }
@@ -208,7 +220,7 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
   BRAID_RETURN_IF_ERROR(CheckTrainingInputs(spec, data, config));
   BRAID_RETURN_IF_ERROR(CheckBatchMemory(data, spec.plan.batch_size, ReachableHostBytes("/"),
                                          "spec.train.batch_size"));
-  BRAID_RETURN_IF_ERROR(CheckFirstRow(training, data));
+  BRAID_RETURN_IF_ERROR(CheckFirstRow(training, data, check_cancelled));
   BRAID_ASSIGN_OR_RETURN(const JobProgress totals, Totals(spec, data.source->KnownRows()));
   BRAID_RETURN_IF_ERROR(CheckCycle(spec.trainer.schedule, totals.total_steps));
   const TrainerSpec trainer =
@@ -220,7 +232,7 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
   }
   if (spec.evaluation) {
     const DatasetOptions options = EvaluationData(spec);
-    const absl::StatusOr<Dataset> evaluation = OpenDataset(options, services_.data);
+    const absl::StatusOr<Dataset> evaluation = OpenToCheck(options, check_cancelled);
     if (absl::IsDeadlineExceeded(evaluation.status())) {
       return totals;
     }
@@ -229,12 +241,13 @@ absl::StatusOr<JobProgress> JobMaker::CheckTraining(const TrainingJobSpec& spec)
     BRAID_RETURN_IF_ERROR(CheckBatchMemory(*evaluation, spec.evaluation->batch_size,
                                            ReachableHostBytes("/"),
                                            "spec.train.evaluation.batch_size"));
-    BRAID_RETURN_IF_ERROR(CheckFirstRow(options, *evaluation));
+    BRAID_RETURN_IF_ERROR(CheckFirstRow(options, *evaluation, check_cancelled));
   }
   return totals;
 }
 
-absl::StatusOr<JobProgress> JobMaker::CheckInference(const InferenceJobSpec& spec) const {
+absl::StatusOr<JobProgress> JobMaker::CheckInference(const InferenceJobSpec& spec,
+                                                     const CancelCheck& check_cancelled) const {
   BRAID_ASSIGN_OR_RETURN(const ModelConfig config,
                          services_.publisher->FindConfig(spec.model, spec.version));
   std::vector<std::string> names;
@@ -245,7 +258,7 @@ absl::StatusOr<JobProgress> JobMaker::CheckInference(const InferenceJobSpec& spe
   }
   BRAID_ASSIGN_OR_RETURN(const FileOutput::Options output, OutputOptions(spec, "", ""));
   const DatasetOptions options = InferenceData(spec);
-  const absl::StatusOr<Dataset> opened = OpenDataset(options, services_.data);
+  const absl::StatusOr<Dataset> opened = OpenToCheck(options, check_cancelled);
   if (absl::IsDeadlineExceeded(opened.status())) {
     BRAID_RETURN_IF_ERROR(FileOutput::Check(output, {}, names));
     return JobProgress();  // The job checks the data when it has copied it.
@@ -254,7 +267,7 @@ absl::StatusOr<JobProgress> JobMaker::CheckInference(const InferenceJobSpec& spe
   const Dataset& data = *opened;
   BRAID_RETURN_IF_ERROR(
       CheckInputColumns({{"spec.infer.data.inputs", data.input_columns, data.inputs}}, config));
-  BRAID_RETURN_IF_ERROR(CheckFirstRow(options, data));
+  BRAID_RETURN_IF_ERROR(CheckFirstRow(options, data, check_cancelled));
   BRAID_RETURN_IF_ERROR(DatasetInput::CheckKept(data.source->columns(), spec.keep));
   std::vector<std::shared_ptr<arrow::Field>> kept;
   for (const std::string& column : spec.keep) {

@@ -48,9 +48,10 @@ class JobMaker final : public JobFactory {
   absl::Status Remove(const JobRecord& record) override;
 
   // Checks a job before it is submitted: model, options, data, columns, types, shapes and output.
-  // Blocks on the disk. Returns the totals as far as they are known without reading the data.
-  // INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS, naming the field.
-  absl::StatusOr<JobProgress> Check(const JobSpec& spec) const;
+  // Returns the totals as far as they are known without reading the data. Blocks on the disk and
+  // the network; ends early with the error of `check_cancelled`. INVALID_ARGUMENT, NOT_FOUND or
+  // ALREADY_EXISTS, naming the field.
+  absl::StatusOr<JobProgress> Check(const JobSpec& spec, const CancelCheck& check_cancelled) const;
 
  private:
   // Return the datasets of a job.
@@ -65,8 +66,13 @@ class JobMaker final : public JobFactory {
                                                     const JobRecord& record) const;
   absl::StatusOr<std::unique_ptr<Job>> MakeInference(const InferenceJobSpec& spec,
                                                      const JobRecord& record) const;
-  absl::StatusOr<JobProgress> CheckTraining(const TrainingJobSpec& spec) const;
-  absl::StatusOr<JobProgress> CheckInference(const InferenceJobSpec& spec) const;
+  absl::StatusOr<JobProgress> CheckTraining(const TrainingJobSpec& spec,
+                                            const CancelCheck& check_cancelled) const;
+  absl::StatusOr<JobProgress> CheckInference(const InferenceJobSpec& spec,
+                                             const CancelCheck& check_cancelled) const;
+  // Opens data to check it. DEADLINE_EXCEEDED if it is not copied from S3 within 10 s.
+  absl::StatusOr<Dataset> OpenToCheck(const DatasetOptions& options,
+                                      const CancelCheck& check_cancelled) const;
   // `id`: of the job. `signature`: tells the job, which alone may continue its output, from all
   // others.
   absl::StatusOr<FileOutput::Options> OutputOptions(const InferenceJobSpec& spec,

@@ -193,6 +193,35 @@ def test_says_that_credentials_have_expired(service: S3, client: braid.Client) -
         client.data.get("s3://data/tables/test.parquet")
 
 
+def test_other_calls_do_not_wait_for_the_check_of_a_new_job(
+    service: S3, server: S3Server, client: braid.Client
+) -> None:
+    checking, answer = threading.Event(), threading.Event()
+
+    def wait(method: str, path: str) -> None:
+        if path == "/data/tables/test.parquet":
+            checking.set()
+            assert answer.wait(SECONDS)
+
+    service.fault = wait
+    submitted: list[braid.Job] = []
+    submission = threading.Thread(
+        target=lambda: submitted.append(score(client, "s3://data/out/first.parquet"))
+    )
+    submission.start()
+    try:
+        assert checking.wait(SECONDS)
+        assert client.jobs.list_jobs() == []
+        with braid.connect(server.address, timeout=0.5) as impatient:
+            with pytest.raises(braid.DeadlineExceeded):
+                score(impatient, "s3://data/out/second.parquet")
+    finally:
+        answer.set()
+        submission.join()
+    third = score(client, "s3://data/out/third.parquet")  # after the call that has ended
+    assert [job.id for job in client.jobs.list_jobs()] == [third.id, submitted[0].id]
+
+
 def test_relative_directories(tmp_path: Path, service: S3) -> None:
     put_model(service, tmp_path / "made", 1, 3)
     root = Path(os.path.relpath(tmp_path))

@@ -52,12 +52,19 @@ absl::StatusOr<int64_t> ReadToken(const std::string& token, int64_t first) {
 }  // namespace
 
 template <typename Request, typename Response, typename Work>
-JobService::Reactor* JobService::Handle(Context* context, absl::string_view method,
-                                        const Request* request, Response* response, Work work) {
-  return HandleUnaryOn(&thread_, rpc_, context, method, request, response,
+JobService::Reactor* JobService::HandleOn(TaskThread* thread, Context* context,
+                                          absl::string_view method, const Request* request,
+                                          Response* response, Work work) {
+  return HandleUnaryOn(thread, rpc_, context, method, request, response,
                        [this, work](const Request& asked, Response* reply, UnaryCall& call) {
                          return jobs_->error().ok() ? work(asked, reply, call) : jobs_->error();
                        });
+}
+
+template <typename Request, typename Response, typename Work>
+JobService::Reactor* JobService::Handle(Context* context, absl::string_view method,
+                                        const Request* request, Response* response, Work work) {
+  return HandleOn(&thread_, context, method, request, response, work);
 }
 
 absl::StatusOr<JobRecord> JobService::Find(const std::string& id, const Caller& caller) const {
@@ -75,14 +82,20 @@ absl::StatusOr<JobRecord> JobService::FindOwn(const std::string& id, const Calle
 JobService::Reactor* JobService::SubmitJob(Context* context,
                                            const braid::v1::SubmitJobRequest* request,
                                            braid::v1::SubmitJobResponse* response) {
-  return Handle(context, "SubmitJob", request, response,
-                [this](const auto& asked, auto* reply, UnaryCall& call) {
-                  return Submit(asked, reply, call);
-                });
+  return HandleOn(&submits_, context, "SubmitJob", request, response,
+                  [this, context](const auto& asked, auto* reply, UnaryCall& call) {
+                    return Submit(*context, asked, reply, call);
+                  });
 }
 
-absl::Status JobService::Submit(const braid::v1::SubmitJobRequest& request,
+absl::Status JobService::Submit(const Context& context, const braid::v1::SubmitJobRequest& request,
                                 braid::v1::SubmitJobResponse* response, UnaryCall& call) const {
+  const CancelCheck check_cancelled = [&context] {
+    return context.IsCancelled()
+               ? absl::CancelledError("the client cancelled the call, or its deadline passed")
+               : absl::OkStatus();
+  };
+  BRAID_RETURN_IF_ERROR(check_cancelled());  // The calls before this one may have taken long.
   std::string id = request.id();
   if (id.empty()) {
     id = request.dry_run() ? kNoId : RandomId();
@@ -91,7 +104,7 @@ absl::Status JobService::Submit(const braid::v1::SubmitJobRequest& request,
                          MakeNewJob(id, request.spec(), call.caller().identity()));
   BRAID_ASSIGN_OR_RETURN(const JobSpec spec, ReadJobSpec(id, request.spec()));
   if (request.dry_run()) {
-    const absl::StatusOr<JobProgress> totals = jobs_->maker().Check(spec);
+    const absl::StatusOr<JobProgress> totals = jobs_->maker().Check(spec, check_cancelled);
     if (!totals.ok()) {
       return QualifyJobField(totals.status());
     }
@@ -101,7 +114,8 @@ absl::Status JobService::Submit(const braid::v1::SubmitJobRequest& request,
   }
   // A retry is not checked again: the data may be gone, the output may exist.
   if (absl::IsNotFound(jobs_->store().Get(id).status())) {
-    BRAID_RETURN_IF_ERROR(QualifyJobField(jobs_->maker().Check(spec).status()));
+    BRAID_RETURN_IF_ERROR(QualifyJobField(jobs_->maker().Check(spec, check_cancelled).status()));
+    BRAID_RETURN_IF_ERROR(check_cancelled());
   }
   BRAID_ASSIGN_OR_RETURN(const JobRecord record, jobs_->scheduler().Submit(job));
   if (record.identity != job.identity) {

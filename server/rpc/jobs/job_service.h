@@ -9,7 +9,8 @@
 
 namespace braid {
 
-// Thread-safe. No method blocks: the service's threads use the store and the data.
+// Thread-safe. No method blocks: the service's threads use the store and the data. A slow check of
+// a new job delays other new jobs only.
 class JobService final : public braid::v1::JobService::CallbackService {
  public:
   // `jobs` and the pointers in `rpc` outlive the service.
@@ -40,7 +41,11 @@ class JobService final : public braid::v1::JobService::CallbackService {
                       braid::v1::GetJobLogsResponse* response) override;
 
  private:
-  // Calls HandleUnaryOn() on thread_, or replies why there are no jobs.
+  // Calls HandleUnaryOn() on `thread`, or replies why there are no jobs.
+  template <typename Request, typename Response, typename Work>
+  Reactor* HandleOn(TaskThread* thread, Context* context, absl::string_view method,
+                    const Request* request, Response* response, Work work);
+  // Calls HandleOn() with thread_.
   template <typename Request, typename Response, typename Work>
   Reactor* Handle(Context* context, absl::string_view method, const Request* request,
                   Response* response, Work work);
@@ -49,7 +54,8 @@ class JobService final : public braid::v1::JobService::CallbackService {
   Reactor* Change(Context* context, absl::string_view method, const Request* request,
                   Response* response,
                   absl::StatusOr<JobRecord> (JobScheduler::*change)(absl::string_view));
-  absl::Status Submit(const braid::v1::SubmitJobRequest& request,
+  // CANCELLED, without a new job, if the call ends before the job is checked.
+  absl::Status Submit(const Context& context, const braid::v1::SubmitJobRequest& request,
                       braid::v1::SubmitJobResponse* response, UnaryCall& call) const;
   absl::Status List(const braid::v1::ListJobsRequest& request,
                     braid::v1::ListJobsResponse* response, const Caller& caller) const;
@@ -62,8 +68,9 @@ class JobService final : public braid::v1::JobService::CallbackService {
   const RpcContext rpc_;
 
   JobWatches watches_;
-  // Last member: joined first.
+  // Last members: joined first.
   TaskThread thread_{"jobs"};
+  TaskThread submits_{"new jobs"};  // reads data to check them
 };
 
 }  // namespace braid

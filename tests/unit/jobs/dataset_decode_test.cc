@@ -355,7 +355,23 @@ TEST_F(DatasetDecodeTest, ReadsTheImagesOfAFolderWhenTheyAreDecoded) {
   const Dataset dataset = OpenDataset(options, Directories()).value();
   EXPECT_THAT(dataset.input_columns[0].columns, ElementsAre("path"));
   EXPECT_NE(dataset.input_columns[0].files, nullptr);
-  EXPECT_THAT(CheckFirstRow(options, dataset), IsOk());
+  EXPECT_THAT(CheckFirstRow(options, dataset, absl::OkStatus), IsOk());
+}
+
+TEST_F(DatasetDecodeTest, EndsTheCheckOfTheFirstRowBeforeTheNextColumnIfItIsCancelled) {
+  config_.inputs.push_back(config_.inputs[0]);
+  config_.inputs[1].name = "y";
+  DatasetOptions options = MakeOptions();
+  options.inputs.push_back({"y", {"image"}});
+  const Dataset dataset = OpenDataset(options, Directories()).value();
+  int calls = 0;
+  const auto cancel_second = [&] {
+    return ++calls < 2 ? absl::OkStatus() : absl::CancelledError("the call has ended");
+  };
+  EXPECT_THAT(CheckFirstRow(options, dataset, cancel_second),
+              StatusIs(absl::StatusCode::kCancelled, "the call has ended"));
+  EXPECT_EQ(calls, 2);
+  EXPECT_THAT(CheckFirstRow(options, dataset, absl::OkStatus), IsOk());
 }
 
 TEST_F(DatasetDecodeTest, NamesTheColumnOfAFolderThatTheSpecificationNames) {
@@ -365,7 +381,7 @@ TEST_F(DatasetDecodeTest, NamesTheColumnOfAFolderThatTheSpecificationNames) {
   options.path = "images";
   options.skip_unreadable = false;
   const Dataset dataset = OpenDataset(options, Directories()).value();
-  EXPECT_THAT(CheckFirstRow(options, dataset),
+  EXPECT_THAT(CheckFirstRow(options, dataset, absl::OkStatus),
               RefusesField("spec.infer.data.inputs[0]",
                            HasSubstr("column 'image', row 0: not a number (expected one) (file "
                                      "'cat/1.jpg')")));

@@ -69,15 +69,16 @@ absl::Status LoopError(const std::string& path, absl::string_view field) {
 
 absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
                                             const std::vector<std::string>& roots,
-                                            absl::string_view field) {
+                                            absl::string_view field, const std::string& start) {
   if (roots.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         field,
         ": the server has no data root (expected braid-server --data_root=DIR, or a path "
         "s3://BUCKET/KEY below --s3_allow)"));
   }
-  BRAID_RETURN_IF_ERROR(CheckText(path, fs::path(roots.front()) / path, field));
-  const fs::path joined = fs::path(StartOf(path, roots)) / path;
+  const std::string& first = start.empty() ? roots.front() : start;
+  BRAID_RETURN_IF_ERROR(CheckText(path, fs::path(first) / path, field));
+  const fs::path joined = fs::path(start.empty() ? StartOf(path, roots) : start) / path;
   std::error_code error;
   // Resolves links of the parts that exist. The check comes before the one for existence, so that
   // clients cannot ask what exists elsewhere.

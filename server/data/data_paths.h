@@ -10,13 +10,13 @@
 
 namespace braid {
 
-// Returns the path of data without symbolic links, "." and "..". A relative path starts at the
-// first root in which it exists. `field` names the path in messages. INVALID_ARGUMENT if it leaves
-// the roots, is too long or has a loop of links, NOT_FOUND if it does not exist,
-// FAILED_PRECONDITION without roots.
+// Returns the path of data without symbolic links, "." and "..". A relative path starts at `start`,
+// or, if that is empty, at the first root in which it exists. `field` names the path in messages.
+// INVALID_ARGUMENT if it leaves the roots, is too long or has a loop of links, NOT_FOUND if it does
+// not exist, FAILED_PRECONDITION without roots.
 absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
                                             const std::vector<std::string>& roots,
-                                            absl::string_view field);
+                                            absl::string_view field, const std::string& start = "");
 
 // Returns the absolute path of an output, which need not exist, without symbolic links, "." and
 // "..". Keeps a '/' at the end. Relative paths start at `root`. INVALID_ARGUMENT if it leaves

@@ -24,6 +24,8 @@
 
 namespace braid {
 
+struct CopiedSet;
+
 // Sequential reader of a source's rows. Thread-compatible.
 class RowScan {
  public:
@@ -67,8 +69,8 @@ class DataSource {
   // may choose when to read them; empty if the source itself has the bytes.
   virtual std::string PathColumn(absl::string_view /*column*/) const { return ""; }
 
-  // Returns the local file or directory if the source is a copy of objects in S3; else "".
-  virtual std::string CopyPath() const { return ""; }
+  // Returns the local copy if the data is in S3; else null.
+  virtual std::shared_ptr<const CopiedSet> copy() const { return nullptr; }
 
   // Returns the arrays if the source consists of them, which allows random access; else null.
   virtual const std::vector<StoredArray>* arrays() const { return nullptr; }

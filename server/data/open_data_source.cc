@@ -122,7 +122,23 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenFiles(const std::vector<std::str
   return ConcatenateSources(std::move(parts), paths);
 }
 
-// Data source in a copy of objects, which it keeps.
+// Names the objects in errors.
+class CopiedScan final : public RowScan {
+ public:
+  CopiedScan(std::unique_ptr<RowScan> scan, std::shared_ptr<const CopiedSet> copy)
+      : scan_(std::move(scan)), copy_(std::move(copy)) {}
+
+  absl::StatusOr<std::shared_ptr<arrow::RecordBatch>> Next() override {
+    absl::StatusOr<std::shared_ptr<arrow::RecordBatch>> rows = scan_->Next();
+    return rows.ok() ? std::move(rows) : copy_->NameObjects(rows.status());
+  }
+
+ private:
+  const std::unique_ptr<RowScan> scan_;
+  const std::shared_ptr<const CopiedSet> copy_;
+};
+
+// Data source in a copy of objects, which it keeps. Names the objects in errors.
 class CopiedSource final : public DataSource {
  public:
   CopiedSource(std::unique_ptr<DataSource> source, std::shared_ptr<const CopiedSet> copy)
@@ -133,15 +149,22 @@ class CopiedSource final : public DataSource {
   const std::shared_ptr<arrow::Schema>& schema() const override { return source_->schema(); }
   // Stays the same if the objects are copied again.
   std::string Identity() const override { return copy_->identity; }
-  absl::StatusOr<int64_t> Rows() override { return source_->Rows(); }
+  absl::StatusOr<int64_t> Rows() override {
+    const absl::StatusOr<int64_t> rows = source_->Rows();
+    return rows.ok() ? rows : copy_->NameObjects(rows.status());
+  }
   std::optional<int64_t> KnownRows() const override { return source_->KnownRows(); }
   absl::StatusOr<std::unique_ptr<RowScan>> Scan(const ScanOptions& options) override {
-    return source_->Scan(options);
+    absl::StatusOr<std::unique_ptr<RowScan>> scan = source_->Scan(options);
+    if (!scan.ok()) {
+      return copy_->NameObjects(scan.status());
+    }
+    return std::make_unique<CopiedScan>(*std::move(scan), copy_);
   }
   std::string PathColumn(absl::string_view column) const override {
     return source_->PathColumn(column);
   }
-  std::string CopyPath() const override { return copy_->path; }
+  std::shared_ptr<const CopiedSet> copy() const override { return copy_; }
   const std::vector<StoredArray>* arrays() const override { return source_->arrays(); }
 
  private:
@@ -159,10 +182,12 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenRemoteSource(const std::string& 
   if (!copy.ok()) {
     return InField(field, copy.status());
   }
-  BRAID_ASSIGN_OR_RETURN(
-      std::unique_ptr<DataSource> source,
-      OpenDataSource((*copy)->path, {{(*copy)->root}, directories.scratch}, field));
-  return std::make_unique<CopiedSource>(std::move(source), *std::move(copy));
+  absl::StatusOr<std::unique_ptr<DataSource>> source =
+      OpenDataSource((*copy)->path, {{(*copy)->root}, directories.scratch}, field);
+  if (!source.ok()) {
+    return (*copy)->NameObjects(source.status());
+  }
+  return std::make_unique<CopiedSource>(*std::move(source), *std::move(copy));
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ class DecoderMaker {
         dataset_(dataset),
         roots_(roots),
         folder_(std::move(folder)),
-        files_(std::make_shared<const FileReader>(folder_, roots)) {}
+        copy_(dataset->source->copy()),
+        files_(std::make_shared<const FileReader>(folder_, roots, copy_)) {}
 
   // Adds the decoder of a column of bytes. `input`: one of the model, which may have its own.
   absl::Status Add(const ColumnDecode& decode, bool input, const std::string& field,
@@ -106,7 +107,8 @@ class DecoderMaker {
     if (leaves && absl::IsNotFound(decoder.status())) {
       return InField(absl::StrCat(field, ".tokenizer"), LeavesRoots(text->tokenizer, roots_));
     }
-    return decoder;
+    return decoder.ok() || copy_ == nullptr ? std::move(decoder)
+                                            : copy_->NameObjects(decoder.status());
   }
 
   // Returns null if there is no decoder, which is an error of the column.
@@ -147,6 +149,7 @@ class DecoderMaker {
   Dataset* const dataset_;
   const std::vector<std::string> roots_;
   const std::string folder_;
+  const std::shared_ptr<const CopiedSet> copy_;  // null: the data is local
   const std::shared_ptr<const FileReader> files_;
 };
 
@@ -259,11 +262,11 @@ absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,
   Dataset dataset;
   BRAID_ASSIGN_OR_RETURN(dataset.source,
                          OpenDataSource(options.path, directories, options.path_field, progress));
-  const std::string copy = dataset.source->CopyPath();
+  const std::shared_ptr<const CopiedSet> copy = dataset.source->copy();
   const std::vector<std::string> roots =
-      copy.empty() ? directories.roots : std::vector<std::string>{copy};
-  BRAID_ASSIGN_OR_RETURN(std::string folder,
-                         FolderOf(copy.empty() ? options.path : copy, roots, options.path_field));
+      copy == nullptr ? directories.roots : std::vector<std::string>{copy->path};
+  BRAID_ASSIGN_OR_RETURN(std::string folder, FolderOf(copy == nullptr ? options.path : copy->path,
+                                                      roots, options.path_field));
   dataset.input_columns = options.inputs;
   dataset.target_columns = options.targets;
   DecoderMaker maker(options, roots, std::move(folder), &dataset);

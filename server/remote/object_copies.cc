@@ -13,8 +13,10 @@
 #include <system_error>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -138,16 +140,28 @@ absl::Status CopyPart(const ObjectStore& store, const Part& part) {
 
 }  // namespace
 
+absl::Status CopiedSet::NameObjects(const absl::Status& error) const {
+  absl::Status named(error.code(),
+                     absl::StrReplaceAll(error.message(), {{absl::StrCat(root, "/"), "s3://"}}));
+  error.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { named.SetPayload(type, payload); });
+  return named;
+}
+
 absl::StatusOr<std::unique_ptr<ObjectCopies>> ObjectCopies::Open(const ObjectStore* store,
                                                                  std::string directory,
                                                                  int64_t max_bytes) {
   const fs::path given = std::move(directory);
   std::error_code error;
-  const fs::path absolute = fs::absolute(given, error);
+  fs::path resolved = fs::absolute(given, error);
+  if (!error) {
+    // Without links, as in errors of data sources, in which CopiedSet::NameObjects() finds it.
+    resolved = fs::weakly_canonical(resolved, error);
+  }
   if (error) {
     return FileError(error.value(), "resolve", given.native());
   }
-  std::unique_ptr<ObjectCopies> copies(new ObjectCopies(store, absolute, max_bytes));
+  std::unique_ptr<ObjectCopies> copies(new ObjectCopies(store, resolved, max_bytes));
   for (const std::string& child : {copies->ObjectsDirectory(), copies->SetsDirectory()}) {
     BRAID_RETURN_IF_ERROR(MakeDirectories(child));
     BRAID_RETURN_IF_ERROR(RemoveTemporary(child));

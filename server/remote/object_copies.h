@@ -30,6 +30,9 @@ using CopyProgress = std::function<absl::Status(int64_t bytes, int64_t total)>;
 
 // Copy of an object, or of all objects below a prefix. The copy is kept while this object exists.
 struct CopiedSet {
+  // Replaces the paths of local files in the message of an error by the paths of the objects.
+  absl::Status NameObjects(const absl::Status& error) const;
+
   std::string root;      // directory of this set, absolute
   std::string path;      // local file, or directory, absolute
   std::string identity;  // text that differs if an object differs

@@ -161,6 +161,13 @@ def test_names_a_path_that_cannot_be_read(client: braid.Client, path: str, words
     assert words in str(caught.value)
 
 
+def test_names_the_object_instead_of_its_copy(service: S3, client: braid.Client) -> None:
+    service.put("data", "tables/cat.jpg", b"jpg")
+    with pytest.raises(braid.InvalidArgument) as caught:
+        client.data.get("s3://data/tables/cat.jpg")
+    assert str(caught.value).startswith("path: unknown format of 's3://data/tables/cat.jpg'")
+
+
 def test_without_the_flag_no_path_in_s3_is_read(tmp_path: Path, service: S3) -> None:
     with running(tmp_path, service, s3_allow=None) as server, durable.connect(server) as client:
         with pytest.raises(braid.BraidError, match="--s3_allow=s3://BUCKET/PREFIX"):

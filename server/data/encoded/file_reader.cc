@@ -1,6 +1,5 @@
 #include "server/data/encoded/file_reader.h"
 
-#include <filesystem>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -13,13 +12,17 @@
 namespace braid {
 
 absl::StatusOr<std::string> FileReader::Read(absl::string_view path) const {
-  const std::string text(path);
-  // The check that follows resolves links, so that a path cannot lead elsewhere.
+  absl::StatusOr<std::string> bytes = ReadLocal(std::string(path));
+  return bytes.ok() || copy_ == nullptr ? std::move(bytes) : copy_->NameObjects(bytes.status());
+}
+
+absl::StatusOr<std::string> FileReader::ReadLocal(const std::string& path) const {
+  // Resolves links, so that a path cannot lead elsewhere.
   BRAID_ASSIGN_OR_RETURN(const std::string resolved,
-                         ResolveDataPath(std::filesystem::path(directory_) / text, roots_, "path"));
+                         ResolveDataPath(path, roots_, "path", directory_));
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const DataFile> file, DataFile::Open(resolved));
   if (file->bytes() > kMaxBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("'", Excerpt(text), "' has ", file->bytes(),
+    return absl::InvalidArgumentError(absl::StrCat("'", Excerpt(path), "' has ", file->bytes(),
                                                    " bytes (expected at most ", kMaxBytes, ")"));
   }
   return file->Read(0, static_cast<size_t>(file->bytes()));

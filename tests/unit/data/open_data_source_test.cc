@@ -12,6 +12,7 @@
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/data/tables.h"
+#include "tests/unit/remote/local_store.h"
 #include "tests/unit/storage/file_tools.h"
 
 namespace braid {
@@ -157,6 +158,53 @@ TEST_F(OpenDataSourceTest, ListsAllRoots) {
   EXPECT_EQ(listed[1].name, "ids.parquet");
   EXPECT_EQ(listed[1].bytes,
             static_cast<int64_t>(std::filesystem::file_size(root_ / "ids.parquet")));
+}
+
+// Objects in buckets, which are folders of dir_.
+class RemoteDataSourceTest : public OpenDataSourceTest {
+ protected:
+  absl::StatusOr<std::unique_ptr<DataSource>> OpenRemote(const std::string& path) const {
+    return OpenDataSource(path, {{root_}, dir_.path(), &remote_}, "data.path");
+  }
+
+  const std::unique_ptr<ObjectStore> store_ = MakeLocalStore(dir_.path());
+  // Behind a link, as a data directory may be.
+  const std::unique_ptr<ObjectCopies> copies_ = [this] {
+    std::filesystem::create_directory(dir_.path() / "copies");
+    std::filesystem::create_symlink("copies", dir_.path() / "link");
+    return ObjectCopies::Open(store_.get(), dir_.path() / "link", 10'000'000).value();
+  }();
+  const RemoteData remote_{{"bucket"}, store_.get(), copies_.get()};
+};
+
+TEST_F(RemoteDataSourceTest, NamesTheObjectInErrors) {
+  dir_.Write("bucket/cat.jpg", "jpg");
+  EXPECT_THAT(OpenRemote("s3://bucket/cat.jpg"),
+              RefusesField("data.path", HasSubstr("unknown format of 's3://bucket/cat.jpg'")));
+  dir_.Write("bucket/empty/cats/notes.txt", "text");
+  EXPECT_THAT(OpenRemote("s3://bucket/empty"),
+              RefusesField("data.path", HasSubstr("class folder 's3://bucket/empty/cats' has no")));
+  dir_.Write("bucket/damaged.parquet", "PAR1 damaged");
+  EXPECT_THAT(OpenRemote("s3://bucket/damaged.parquet"),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("cannot read 's3://bucket/damaged.parquet'")));
+}
+
+TEST_F(RemoteDataSourceTest, NamesTheObjectInErrorsOfRows) {
+  std::string text = "x\n";
+  for (int row = 0; row < 600'000; ++row) {
+    text += "1\n";  // more than the first block, which is read when the file is opened
+  }
+  dir_.Write("bucket/damaged.csv", text + "1,2\n");
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto source, OpenRemote("s3://bucket/damaged.csv"));
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto scan, source->Scan({}));
+  absl::Status status;
+  while (status.ok()) {
+    const auto rows = scan->Next();
+    ASSERT_TRUE(!rows.ok() || *rows != nullptr);
+    status = rows.status();
+  }
+  EXPECT_THAT(status.message(), HasSubstr("cannot read 's3://bucket/damaged.csv'"));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/data/tables.h"
 #include "tests/unit/jobs/fake_context.h"
+#include "tests/unit/remote/local_store.h"
 #include "tests/unit/storage/file_tools.h"
 
 namespace braid {
@@ -273,6 +274,29 @@ TEST_F(DatasetDecodeTest, RejectsTokenizersOutsideTheDataRoots) {
   std::filesystem::create_symlink(elsewhere.path() / "tokenizer.json", model.path() / "out.json");
   EXPECT_THAT(open("out.json", {model.path()}),
               RefusesField(field, HasSubstr(absl::StrCat(model.path().string(), "/out.json': "))));
+}
+
+TEST_F(DatasetDecodeTest, NamesObjectsInErrorsOfTheFilesThatADatasetInS3Names) {
+  dir_.Write("bucket/set/list.csv", "image\ncat/1.jpg\n");
+  const auto store = MakeLocalStore(dir_.path());
+  const auto copies = ObjectCopies::Open(store.get(), dir_.path() / "copies", 1'000'000).value();
+  const RemoteData remote{{"bucket"}, store.get(), copies.get()};
+  const DataDirectories directories{{}, dir_.path(), &remote};
+  DatasetOptions options = MakeOptions();
+  options.path = "s3://bucket/set";
+  options.skip_unreadable = false;
+  options.input_decode = {{.paths = true}};
+  BRAID_ASSERT_OK_AND_ASSIGN(const Dataset dataset, OpenDataset(options, directories));
+  EXPECT_THAT(CheckFirstRow(options, dataset, absl::OkStatus),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("'cat/1.jpg' does not exist (expected a file or directory in "
+                                 "s3://bucket/set)")));
+  TextSpec text;
+  text.tokenizer = "tokenizer.json";
+  options.input_decode = {{.spec = text}};
+  EXPECT_THAT(OpenDataset(options, directories),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("no file 'tokenizer.json' in s3://bucket/set")));
 }
 
 TEST_F(DatasetDecodeTest, FailsAtTheFirstUnreadableRowUnlessRowsMayBeLeftOut) {

@@ -41,7 +41,7 @@ TEST(FileReader, NamesTheFileInErrors) {
   const TempDir dir;
   const FileReader reader(dir.path(), {dir.path()});
   EXPECT_THAT(reader.Read("none.jpg"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.jpg")));
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'none.jpg' does not exist")));
   fs::create_directories(dir.path() / "folder");
   EXPECT_THAT(reader.Read("folder"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a regular file")));

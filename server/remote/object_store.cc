@@ -47,6 +47,12 @@ constexpr absl::string_view kNoCredentials =
 constexpr absl::string_view kExpired =
     "; the credentials have expired (renew them, and restart the server if they come from its "
     "environment)";
+constexpr absl::string_view kThrottled =
+    "; the service is overloaded or limits the rate of requests, after retries too (try again "
+    "later, or run fewer jobs at a time)";
+constexpr absl::string_view kNoAnswer =
+    "; the service failed or did not answer, after retries too (check AWS_ENDPOINT_URL and the "
+    "network, or try again later)";
 
 std::string Environment(const char* name) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread changes the environment.
@@ -218,7 +224,8 @@ absl::Status ObjectStore::Error(const arrow::Status& status, absl::string_view a
     return absl::NotFoundError(absl::StrCat(text, ": it does not exist"));
   }
   const arrow::Status cause = IsUnexplained(status) ? Explain(status, path) : status;
-  const std::string why = absl::StrCat(text, ": ", Excerpt(Reason(cause), 512));
+  const std::string reason = Reason(cause);
+  const std::string why = absl::StrCat(text, ": ", Excerpt(reason, 512));
   if (MentionsAny(cause.message(), {"ExpiredToken", "EXPIRED"})) {
     return absl::FailedPreconditionError(absl::StrCat(why, kExpired));
   }
@@ -229,8 +236,16 @@ absl::Status ObjectStore::Error(const arrow::Status& status, absl::string_view a
         s3_ && static_cast<const fs::S3FileSystem&>(*files_).options().GetAccessKey().empty();
     return absl::FailedPreconditionError(absl::StrCat(why, anonymous ? kNoCredentials : ""));
   }
-  // Not UNAVAILABLE, which clients take for an outage of this server and retry.
-  return absl::FailedPreconditionError(why);
+  // AWS sends 503 only if there are too many requests.
+  if (MentionsAny(reason,
+                  {"SLOW_DOWN", "SlowDown", "SERVICE_UNAVAILABLE", "THROTTLING", "Throttl",
+                   "TooManyRequests", "LimitExceeded", "HTTP status 503", "HTTP status 429"})) {
+    return absl::ResourceExhaustedError(absl::StrCat(why, kThrottled));
+  }
+  const bool no_answer =
+      MentionsAny(reason, {"NETWORK_CONNECTION", "REQUEST_TIMEOUT", "INTERNAL_FAILURE",
+                           "HTTP status 500", "HTTP status 502", "HTTP status 504"});
+  return absl::FailedPreconditionError(absl::StrCat(why, no_answer ? kNoAnswer : ""));
 }
 
 arrow::Status ObjectStore::Explain(const arrow::Status& status, absl::string_view path) const {

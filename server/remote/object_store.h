@@ -38,8 +38,10 @@ struct ListedObject {
 // Client of S3. Paths are results of ParseObjectPath(): "bucket/key". Errors name the object:
 // NOT_FOUND if it does not exist; FAILED_PRECONDITION if the service denies access (without
 // credentials, the message lists the places that were searched), the credentials have expired, or
-// the service cannot be reached or still refuses requests after the time for retries;
-// RESOURCE_EXHAUSTED if the local disk is full. Methods block on the network. Thread-safe.
+// the service fails or does not answer; RESOURCE_EXHAUSTED if it limits the rate of requests, or if
+// the local disk is full. Errors that may pass are returned after the time for retries. None is
+// UNAVAILABLE, which clients take for an outage of this server and retry. Methods block on the
+// network. Thread-safe.
 class ObjectStore {
  public:
   // Connects with the settings of the environment: the standard AWS credential chain; AWS_REGION;

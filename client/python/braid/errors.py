@@ -84,7 +84,7 @@ class PermissionDenied(BraidError):
 
 
 class ResourceExhausted(BraidError):
-    """A queue or the memory of a device is full, or a message is too large."""
+    """A queue, a quota or memory is full, a message is too large, or S3 throttles the server."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -109,12 +109,41 @@ TEST_F(ObjectStoreTest, ExplainsAnErrorOfAHeadRequestByAGetRequest) {
   EXPECT_THAT(error("400", "UNKNOWN (HTTP status 400): ExceptionName: ExpiredToken"),
               StatusIs(kCode, AllOf(HasSubstr("cannot read 's3://bucket/a': AWS Error"),
                                     HasSubstr("the credentials have expired"))));
-  EXPECT_THAT(error("503", "SLOW_DOWN: Reduce your request rate"),
-              StatusIs(kCode, HasSubstr("Reduce your request rate")));
   for (const std::string get :
        {"", "NO_SUCH_KEY", "UNKNOWN (HTTP status 416): ExceptionName: InvalidRange"}) {
-    EXPECT_THAT(error("503", get), StatusIs(kCode, HasSubstr("(HTTP status 503)"))) << get;
+    EXPECT_THAT(error("501", get), StatusIs(kCode, HasSubstr("(HTTP status 501)"))) << get;
   }
+}
+
+TEST_F(ObjectStoreTest, SaysWhetherToTryAgainLater) {
+  dir_.Write("bucket/a", "0");
+  const auto error = [&](const std::string& head, const std::string& get) {
+    const ObjectStore store(std::make_shared<RefusingFiles>(dir_.path(), head, get));
+    return store.Exists("bucket/a").status();
+  };
+  using ::testing::AllOf;
+  using ::testing::Not;
+  const auto names_object = HasSubstr("cannot read 's3://bucket/a': AWS Error");
+  for (const auto& [head, get] : std::vector<std::pair<std::string, std::string>>{
+           {"503", "SLOW_DOWN: Reduce your request rate"},
+           {"503", ""},  // without an explanation
+           {"429", "UNKNOWN (HTTP status 429): ExceptionName: TooManyRequests"},
+           {"503", "SERVICE_UNAVAILABLE: Please reduce your request rate"}}) {
+    EXPECT_THAT(error(head, get),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(names_object, HasSubstr("limits the rate of requests"),
+                               HasSubstr("try again later"))))
+        << get;
+  }
+  constexpr auto kCode = absl::StatusCode::kFailedPrecondition;
+  for (const std::string get :
+       {"INTERNAL_FAILURE: We encountered an error", "NETWORK_CONNECTION: curlCode: 7"}) {
+    EXPECT_THAT(error("500", get), StatusIs(kCode, AllOf(names_object, HasSubstr("did not answer"),
+                                                         HasSubstr("try again later"))))
+        << get;
+  }
+  EXPECT_THAT(error("501", "UNKNOWN (HTTP status 501): ExceptionName: NotImplemented"),
+              StatusIs(kCode, AllOf(names_object, Not(HasSubstr("try again later")))));
 }
 
 TEST(InParallel, ReturnsTheFirstErrorOfEither) {

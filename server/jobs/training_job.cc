@@ -188,7 +188,7 @@ absl::Status TrainingJob::Resume(JobContext* context, const JobTrainer::Position
   }
   context->Report(progress_);
   context->AddLog(JobLogLevel::kInfo, absl::StrCat(step == 0 ? "started" : "resumed", " at step ",
-                                                   step, " of ", total_steps_));
+                                                   step, " of ", LastStep()));
   return absl::OkStatus();
 }
 
@@ -421,6 +421,8 @@ absl::Status TrainingJob::CheckEarlyStopping(const EarlyStopping& rule, int64_t 
     memory_.stopping_waited = 0;
   } else if (++memory_.stopping_waited >= rule.patience && step < total_steps_) {
     memory_.stopped_step = step;
+    memory_.planned_steps = total_steps_;
+    SetPosition(step);
   }
   return absl::OkStatus();
 }
@@ -432,8 +434,9 @@ int64_t TrainingJob::LastStep() const {
 std::string TrainingJob::StopReason() const {
   return memory_.stopped_step == 0
              ? ""
-             : absl::StrCat("stopped early at step ", memory_.stopped_step, ": no better '",
-                            plan_.early_stopping->metric, "' in ", memory_.stopping_waited,
+             : absl::StrCat("stopped early at step ", memory_.stopped_step, " of ",
+                            memory_.planned_steps, ": no better '", plan_.early_stopping->metric,
+                            "' in ", memory_.stopping_waited,
                             memory_.stopping_waited == 1 ? " evaluation" : " evaluations");
 }
 
@@ -483,11 +486,11 @@ JobResult TrainingJob::Result() const {
 
 void TrainingJob::SetPosition(int64_t step) {
   progress_.step = step;
-  progress_.total_steps = total_steps_;
+  progress_.total_steps = LastStep();
   progress_.rows = RowsBefore(step);
   progress_.skipped_rows = memory_.skipped.Before(step);
-  progress_.total_rows = RowsBefore(total_steps_);
-  progress_.epochs = (total_steps_ + steps_per_epoch_ - 1) / steps_per_epoch_;
+  progress_.total_rows = RowsBefore(progress_.total_steps);
+  progress_.epochs = (progress_.total_steps + steps_per_epoch_ - 1) / steps_per_epoch_;
   progress_.epoch = std::min(step / steps_per_epoch_ + 1, progress_.epochs);
 }
 
@@ -517,6 +520,7 @@ absl::StatusOr<TrainingJob::Memory> TrainingJob::ReadMemory(const std::string& t
   }
   memory.stopping_waited = json.value("stopping_waited", int64_t{0});
   memory.stopped_step = json.value("stopped_step", int64_t{0});
+  memory.planned_steps = json.value("planned_steps", int64_t{0});
   memory.skipped = SkippedRows::FromJson(json.value("skipped", Json::array()));
   return memory;
 }
@@ -534,6 +538,7 @@ std::string TrainingJob::WriteMemory() const {
                {"version", memory_.version},
                {"stopping_waited", memory_.stopping_waited},
                {"stopped_step", memory_.stopped_step},
+               {"planned_steps", memory_.planned_steps},
                {"skipped", memory_.skipped.ToJson()}};
   if (memory_.stopping_best.has_value()) {
     json["stopping_best"] = *memory_.stopping_best;

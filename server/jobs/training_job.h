@@ -160,11 +160,12 @@ class TrainingJob final : public Job {
     bool trained = false;  // only publishing is left
     int64_t step = 0;      // of the result; set when trained
     int64_t version = 0;   // published; 0: not yet
-    // Early stopping: best value so far, evaluations since then, and the step at which the training
-    // ends (0: at its planned end).
+    // Early stopping: best value so far, evaluations since then, the step at which the training
+    // ends (0: at its planned end), and the planned end.
     std::optional<double> stopping_best;
     int64_t stopping_waited = 0;
     int64_t stopped_step = 0;
+    int64_t planned_steps = 0;
     SkippedRows skipped;  // by step
   };
   using Steps = InFlight<OperationResult, TrainingBatch>;
@@ -196,6 +197,7 @@ class TrainingJob final : public Job {
   absl::Status Evaluate(JobContext* context, int64_t step);
   // Takes the evaluation at `step` into account, and ends the training there if it must stop.
   absl::Status CheckEarlyStopping(const EarlyStopping& rule, int64_t step);
+  // Returns the step after which the training ends: the planned one, or an earlier one.
   int64_t LastStep() const;
   // Returns why the training has ended early; empty if it has not.
   std::string StopReason() const;
@@ -220,7 +222,7 @@ class TrainingJob final : public Job {
   Memory memory_;
   int64_t rows_ = 0;  // of one pass
   int64_t steps_per_epoch_ = 0;
-  int64_t total_steps_ = 0;
+  int64_t total_steps_ = 0;  // as planned
   SkippedRowLog skipped_log_;
   PacedCheck data_check_;
 };

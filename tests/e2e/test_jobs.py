@@ -666,7 +666,10 @@ def test_early_stopping_publishes_the_best_weights(client: braid.Client) -> None
     )  # fmt: skip
     info = job.wait(timeout=SECONDS)
     losses = job.metrics(["evaluation/loss"])["evaluation/loss"]
-    assert info.reason.startswith(f"stopped early at step {losses.steps[-1]}: no better 'loss'")
+    last = losses.steps[-1]
+    assert info.reason.startswith(f"stopped early at step {last} of 10000: no better 'loss'")
+    assert (info.progress.step, info.progress.total_steps) == (last, last)
+    assert info.progress.rows == info.progress.total_rows
     best = losses.values.argmin()
     assert (info.result.step, losses.steps[-1]) == (best + 1, best + 4)
     assert info.result.metrics["loss"] == losses.values[best]

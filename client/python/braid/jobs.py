@@ -43,7 +43,8 @@ class JobProgress:
     """Position in a job.
 
     rows, total_rows: rows done, in a training job over all epochs; 0 of 0 before the first start.
-    step, total_steps, epoch, epochs: of a training job; epoch counts from 1.
+    step, total_steps, epoch, epochs: of a training job; epoch counts from 1. If early stopping ends
+        the job, the totals become what was done, so that an ended job is complete.
     loss: of the last step of a training job; None before the first.
     rows_per_second: mean of the last seconds; 0 unless the job runs.
     wait_seconds: time that the devices waited for data, since the job last started.

@@ -410,7 +410,7 @@ TEST_F(TrainingJobTest, EndsEarlyWithTheBestWeightsAfterThePatience) {
   losses_ = {{1, 0.9}, {2, 0.5}, {3, 0.45}, {4, std::nan("")}, {5, 0.1}};
   BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.step, 3);
-  EXPECT_EQ(result.reason, "stopped early at step 4: no better 'loss' in 2 evaluations");
+  EXPECT_EQ(result.reason, "stopped early at step 4 of 300: no better 'loss' in 2 evaluations");
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2));
   EXPECT_THAT(trainer_->evaluated, ElementsAre(1, 2, 3, 4));
 }
@@ -452,6 +452,20 @@ TEST_F(TrainingJobTest, EarlyStoppingCountsOverRestarts) {
   BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.step, 4);
   EXPECT_THAT(disk_.versions[0], ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(TrainingJobTest, ProgressIsCompleteAfterAnEarlyEnd) {
+  evaluates_ = true;
+  plan_.epochs = 100;
+  plan_.evaluate_steps = 1;
+  plan_.early_stopping = EarlyStopping{.metric = "loss", .patience = 1};
+  losses_ = {{1, 0.5}, {2, 0.4}, {3, 0.3}, {4, 0.3}};
+  EXPECT_THAT(RunJob(), IsOk());
+  const JobProgress progress = context_.progress;
+  EXPECT_EQ(progress.step, 4);
+  EXPECT_EQ(progress.total_steps, 4);
+  EXPECT_EQ(progress.total_rows, progress.rows);
+  EXPECT_EQ(progress.epoch, progress.epochs);
 }
 
 TEST_F(TrainingJobTest, StepsThatACrashUndidAreMadeAgainUpToTheEarlyEnd) {

@@ -171,6 +171,17 @@ def test_removing_a_job_or_a_trainer_removes_its_folder(server: JobServer, track
         assert not (tracking / "jobs/gone").exists()
 
 
+def test_only_training_jobs_have_a_folder(server: JobServer, tracking: Path) -> None:
+    with durable.connect(server) as client:
+        client.jobs.infer(
+            "noisy", id="scores", data={"path": "train.parquet", "inputs": {"x": "image"}},
+            output={"path": "scores.parquet"},
+        ).wait(timeout=SECONDS)  # fmt: skip
+        submit(client, id="curves", steps=3).wait(timeout=SECONDS)
+    wait_until(lambda: newest_step(tracking / "jobs/curves") > 0, SECONDS)
+    assert [folder.name for folder in (tracking / "jobs").iterdir()] == ["curves"]
+
+
 def test_a_folder_that_cannot_be_written_does_not_fail_the_training(
     server: JobServer, tracking: Path
 ) -> None:

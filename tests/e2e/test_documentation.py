@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from e2e.support import models
 from e2e.support.doc_blocks import Block, PageRunner, blocks, installs, missing_files
+from e2e.support.image_files import encoded, picture
 from e2e.support.server import ROOT, run_to_exit
+from torch import Tensor, nn
 
-# Pages whose blocks form one program each, in order. Of the guides to images and texts,
-# decoding.md needs files of the reader, and the example of images.md trains for a minute:
-# test_decode_requests.py and test_images_example.py run the same.
+# Pages whose blocks form one program each, in order.
 PROGRAMS = [
     ROOT / "README.md",
     ROOT / "docs/quickstart.md",
@@ -25,6 +29,8 @@ PROGRAMS = [
     ROOT / "docs/tutorials/from-triton.md",
     ROOT / "docs/guides/formats.md",
     ROOT / "docs/guides/security.md",
+    ROOT / "docs/guides/images.md",
+    ROOT / "docs/guides/decoding.md",
     ROOT / "docs/guides/text.md",
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -38,12 +44,68 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+class ImageClassifier(nn.Module):
+    """Takes images [rows, 3, 224, 224], and returns 1000 logits for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1000)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.layer(image.mean([2, 3]))
+
+
+class TextClassifier(nn.Module):
+    """Takes token IDs [rows, length] with their mask, and returns 2 logits for each text."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        tokens = input_ids * attention_mask
+        return torch.stack([tokens.sum(1), attention_mask.sum(1)], 1).to(torch.float32)
+
+
+def shorten_training(directory: Path) -> None:
+    """Makes the job of the guide to images train for one epoch."""
+    (directory / "examples").unlink()
+    shutil.copytree(ROOT / "examples", directory / "examples")
+    spec = directory / "examples/images/train.yaml"
+    text, count = re.subn(r"^epochs: \d+$", "epochs: 1", spec.read_text(), flags=re.MULTILINE)
+    assert count == 1
+    spec.write_text(text)
+
+
+def make_encoded_requests(directory: Path) -> None:
+    """Makes the models that decoding.md configures, and the files that it sends."""
+    image_config, text_config = [
+        block.text
+        for block in blocks(ROOT / "docs/guides/decoding.md")
+        if block.text.startswith("max_batch_size")
+    ]
+    repository = directory / "models"
+    models.export(repository / "resnet", ImageClassifier(), config=image_config)
+    labels = [f"label {index}" for index in range(1000)]
+    (repository / "resnet/labels.txt").write_text("\n".join(labels))
+    models.export(repository / "sentiment", TextClassifier(), config=text_config)
+    tokenizer = ROOT / "tests/unit/decode/tokenizers/bert.json"
+    shutil.copy(tokenizer, repository / "sentiment/tokenizer.json")
+    for seed, name in enumerate(("cat.jpg", "dog.jpg")):
+        (directory / name).write_bytes(encoded(picture(300, 280, seed=seed), "JPEG"))
+
+
+# Makes what the reader of a page has, or shortens what its blocks do.
+PREPARE: dict[str, Callable[[Path], None]] = {
+    "docs/guides/images.md": shorten_training,
+    "docs/guides/decoding.md": make_encoded_requests,
+}
+
+
 @pytest.mark.parametrize("page", PROGRAMS, ids=name)
 def test_blocks_of_a_page_run_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")  # Pages name it from the root.
+    if name(page) in PREPARE:
+        PREPARE[name(page)](tmp_path)
     with PageRunner(tmp_path) as runner:
         for block in blocks(page):
             if not installs(block):

@@ -2,13 +2,16 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "server/base/version.h"
+#include "server/jobs/job_record.h"
 #include "server/jobs/job_state.h"
+#include "server/jobs/running_job.h"
 #include "server/jobs/store/job_store.h"
 
 namespace braid {
@@ -36,26 +39,46 @@ BytesByDevice Sum(const std::vector<TrainerState>& trainers) {
   return bytes;
 }
 
-std::string KindName(JobKind kind) { return kind == JobKind::kTrain ? "train" : "infer"; }
+RunningJobState StateOf(const RunningJob& running) {
+  const JobRecord& record = running.record();
+  const JobProgress progress = running.progress();
+  RunningJobState state;
+  state.id = record.id;
+  state.kind = std::string(JobKindName(record.kind));
+  state.model = record.model;
+  state.started = record.started;
+  state.last_progress = running.last_progress();
+  state.rows = progress.rows;
+  state.total_rows = progress.total_rows;
+  state.steps = progress.step;
+  state.total_steps = progress.total_steps;
+  state.rows_per_second = progress.rows_per_second;
+  state.steps_per_second = progress.steps_per_second;
+  state.wait_seconds = progress.wait_seconds;
+  state.skipped_rows = progress.skipped_rows;
+  state.loss = progress.loss;
+  return state;
+}
 
 void AddJobs(const Jobs& jobs, ServerState* state) {
   if (!jobs.started()) {
     return;
   }
   if (const absl::StatusOr<std::vector<JobCount>> counts = jobs.store().Count(); counts.ok()) {
+    std::map<std::pair<JobKind, JobState>, int64_t> by_state;
     for (const JobCount& count : *counts) {
-      state->jobs.push_back(
-          {KindName(count.kind), absl::AsciiStrToLower(JobStateName(count.state)), count.jobs});
+      by_state[{count.kind, count.state}] = count.jobs;
+    }
+    for (const JobKind kind : kJobKinds) {
+      for (const JobState job_state : kJobStates) {
+        state->jobs.push_back({std::string(JobKindName(kind)),
+                               absl::AsciiStrToLower(JobStateName(job_state)),
+                               by_state[{kind, job_state}]});
+      }
     }
   }
-  for (const JobRecord& job : jobs.scheduler().Running()) {
-    const JobProgress& progress = job.progress;
-    const double done = progress.total_rows == 0 ? 0
-                                                 : static_cast<double>(progress.rows) /
-                                                       static_cast<double>(progress.total_rows);
-    state->running_jobs.push_back({job.id, KindName(job.kind), job.model, done,
-                                   progress.rows_per_second, progress.wait_seconds,
-                                   progress.skipped_rows});
+  for (const std::shared_ptr<const RunningJob>& job : jobs.scheduler().Running()) {
+    state->running_jobs.push_back(StateOf(*job));
   }
 }
 

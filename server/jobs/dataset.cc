@@ -318,9 +318,14 @@ absl::Status CheckBatchMemory(const Dataset& dataset, int64_t batch_size, int64_
 }
 
 CopyProgress LogCopying(JobContext* context) {
-  return [context, next = absl::InfinitePast()](int64_t bytes, int64_t total) mutable {
+  return [context, copied = int64_t{0}, next = absl::InfinitePast()](int64_t bytes,
+                                                                     int64_t total) mutable {
     if (context->stop() != JobStop::kNone) {
       return absl::CancelledError("stopped while the data was copied");
+    }
+    if (bytes > copied) {
+      copied = bytes;
+      context->NoteActivity();
     }
     if (const absl::Time now = absl::Now(); now >= next && bytes < total) {
       next = now + kLogInterval;

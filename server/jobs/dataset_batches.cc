@@ -73,6 +73,10 @@ class PackingLog {
 
   absl::Status operator()(int64_t rows) {
     BRAID_RETURN_IF_ERROR(CheckStop(*context_));
+    if (rows > rows_) {
+      rows_ = rows;
+      context_->NoteActivity();
+    }
     if (const absl::Time now = absl::Now(); logs_ && now >= next_) {
       next_ = now + kInterval;
       context_->AddLog(JobLogLevel::kInfo,
@@ -94,6 +98,7 @@ class PackingLog {
   JobContext* const context_;
   const bool logs_;
   const std::optional<int64_t> total_;  // rows, if they are known
+  int64_t rows_ = 0;                    // packed so far
   absl::Time next_ = absl::InfinitePast();
 };
 
@@ -110,6 +115,7 @@ absl::StatusOr<std::vector<double>> ReadWeights(JobContext* context, DataSource*
     if (batch == nullptr) {
       return weights;
     }
+    context->NoteActivity();
     BRAID_ASSIGN_OR_RETURN(const HostTensor read,
                            ReadTensor(*batch, tensor, static_cast<int64_t>(weights.size())));
     const auto* const values = static_cast<const double*>(read.data);

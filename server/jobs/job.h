@@ -29,6 +29,9 @@ class JobContext {
   virtual JobStop stop() const = 0;
   // Shows the progress. Does not block for long.
   virtual void Report(const JobProgress& progress) = 0;
+  // Notes work that JobProgress does not show, such as a batch of an evaluation, so that the job
+  // does not look stuck.
+  virtual void NoteActivity() = 0;
   // Writes all metrics so far, then the progress and what the job must remember, which the next
   // start finds in JobRecord::memory.
   virtual absl::Status Save(const JobProgress& progress, absl::string_view memory) = 0;

@@ -1,18 +1,27 @@
 // Records of jobs, as they are stored and shown.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/jobs/job_state.h"
 
 namespace braid {
 
 enum class JobKind { kTrain = 1, kInfer = 2 };  // stored on disk
+
+inline constexpr std::array kJobKinds = {JobKind::kTrain, JobKind::kInfer};
+
+// Returns the name, "train" or "infer".
+inline absl::string_view JobKindName(JobKind kind) {
+  return kind == JobKind::kTrain ? "train" : "infer";
+}
 
 // A job to be added. `id`: 1 to 64 characters that IsPlainName() accepts.
 struct NewJob {
@@ -36,9 +45,10 @@ struct JobProgress {
   int64_t epochs = 0;
   std::optional<double> loss;  // training: of the last step
   double rows_per_second = 0;
-  double wait_seconds = 0;   // time that devices waited for data, since the last start
-  int64_t durable_rows = 0;  // rows that a crash cannot undo
-  int64_t skipped_rows = 0;  // of `rows`: left out, because they are unreadable
+  double steps_per_second = 0;  // training
+  double wait_seconds = 0;      // time that devices waited for data, since the last start
+  int64_t durable_rows = 0;     // rows that a crash cannot undo
+  int64_t skipped_rows = 0;     // of `rows`: left out, because they are unreadable
   bool operator==(const JobProgress&) const = default;
 };
 

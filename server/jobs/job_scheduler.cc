@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/telemetry/log.h"
@@ -45,7 +46,9 @@ JobMove Outcome(const JobStopRequest& request, const absl::StatusOr<JobResult>& 
     return MoveTo(request.stop == JobStop::kPause ? JobState::kPaused : JobState::kQueued,
                   request.why);
   }
-  return MoveTo(JobState::kFailed, ErrorText(result.status()));
+  JobMove move = MoveTo(JobState::kFailed, ErrorText(result.status()));
+  move.error = result.status().code();
+  return move;
 }
 
 // Returns the change of a job that was interrupted. `what`: "the server crashed".
@@ -59,6 +62,7 @@ JobMove AfterCrash(const JobRecord& job, absl::string_view what, int64_t max_cra
     move = MoveTo(JobState::kFailed,
                   absl::StrCat(move.reason, ", ", crashes,
                                " times in a row without durable progress in between"));
+    move.error = absl::StatusCode::kAborted;
   } else if (job.pause_requested) {
     move = MoveTo(JobState::kPaused, std::string(kPaused));
   }
@@ -75,8 +79,10 @@ absl::Status HasEndedError(const JobRecord& job, absl::string_view action) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobScheduler>> JobScheduler::Start(
-    JobStore* store, JobFactory* factory, const Clock* clock, const JobSchedulerOptions& options) {
-  auto scheduler = std::unique_ptr<JobScheduler>(new JobScheduler(store, factory, clock, options));
+    JobStore* store, JobFactory* factory, const Clock* clock, Metrics* metrics,
+    const JobSchedulerOptions& options) {
+  auto scheduler =
+      std::unique_ptr<JobScheduler>(new JobScheduler(store, factory, clock, metrics, options));
   BRAID_RETURN_IF_ERROR(scheduler->Recover());
   scheduler->RemoveExpired();
   for (int64_t i = 0; i < options.max_running; ++i) {
@@ -105,7 +111,7 @@ absl::Status JobScheduler::Recover() {
     if (HasEnded(move.to)) {
       CleanUp(job);
     }
-    BRAID_RETURN_IF_ERROR(store_->Move(job.id, move).status());
+    BRAID_RETURN_IF_ERROR(Move(job.id, move).status());
     Log(LogModule::kJobs)
         .info("job {}: {} ({})", job.id, std::string(JobStateName(move.to)), move.reason);
   }
@@ -144,12 +150,11 @@ void JobScheduler::AddProgress(std::vector<JobRecord>* jobs) const {
   }
 }
 
-std::vector<JobRecord> JobScheduler::Running() const {
+std::vector<std::shared_ptr<const RunningJob>> JobScheduler::Running() const {
   const absl::MutexLock lock(&mu_);
-  std::vector<JobRecord> jobs;
+  std::vector<std::shared_ptr<const RunningJob>> jobs;
   for (const auto& [id, running] : running_) {
-    jobs.push_back(running->record());
-    jobs.back().progress = running->progress();
+    jobs.push_back(running);
   }
   return jobs;
 }
@@ -166,8 +171,8 @@ absl::StatusOr<JobRecord> JobScheduler::Cancel(absl::string_view id) {
       BRAID_RETURN_IF_ERROR(store_->RequestCancel(id));
       found->second->RequestStop(JobStop::kCancel, kCancelled);
     } else {
-      BRAID_ASSIGN_OR_RETURN(
-          waiting, store_->Move(id, MoveTo(JobState::kCancelled, std::string(kCancelled))));
+      BRAID_ASSIGN_OR_RETURN(waiting,
+                             Move(id, MoveTo(JobState::kCancelled, std::string(kCancelled))));
       may_have_work_ = true;  // It may have been the next of its identity.
     }
   }
@@ -189,8 +194,7 @@ absl::StatusOr<JobRecord> JobScheduler::Pause(absl::string_view id) {
       BRAID_RETURN_IF_ERROR(store_->RequestPause(id, true));
       found->second->RequestStop(JobStop::kPause, kPaused);
     } else if (job.state != JobState::kPaused) {
-      BRAID_RETURN_IF_ERROR(
-          store_->Move(id, MoveTo(JobState::kPaused, std::string(kPaused))).status());
+      BRAID_RETURN_IF_ERROR(Move(id, MoveTo(JobState::kPaused, std::string(kPaused))).status());
       may_have_work_ = true;  // It may have been the next of its identity.
     }
   }
@@ -209,8 +213,7 @@ absl::StatusOr<JobRecord> JobScheduler::Resume(absl::string_view id) {
       BRAID_RETURN_IF_ERROR(store_->RequestPause(id, false));
       found->second->WithdrawPause(kResumed);
     } else if (job.state == JobState::kPaused) {
-      BRAID_RETURN_IF_ERROR(
-          store_->Move(id, MoveTo(JobState::kQueued, std::string(kResumed))).status());
+      BRAID_RETURN_IF_ERROR(Move(id, MoveTo(JobState::kQueued, std::string(kResumed))).status());
       OnQueued();
     }
   }
@@ -311,10 +314,13 @@ absl::StatusOr<std::shared_ptr<RunningJob>> JobScheduler::StartNext() {
     may_have_work_ = false;
     return std::shared_ptr<RunningJob>();
   }
-  BRAID_ASSIGN_OR_RETURN(JobRecord record, store_->Move(*next, MoveTo(JobState::kRunning, "")));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JobTransition> transitions,
+                         store_->Transitions(*next, 0));
+  BRAID_ASSIGN_OR_RETURN(JobRecord record, Move(*next, MoveTo(JobState::kRunning, "")));
+  metrics_.RecordQueued(JobKindName(record.kind), clock_->Now() - transitions.back().time);
   const std::string id = record.id;
   auto running = std::make_shared<RunningJob>(
-      std::move(record), store_, clock_,
+      std::move(record), store_, clock_, &metrics_,
       options_.tracking == nullptr ? nullptr : options_.tracking->Open(Tracking::JobFolder(id)),
       [this, id] { Notify(id); });
   running_[id] = running;
@@ -408,9 +414,14 @@ bool JobScheduler::Finish(RunningJob* running, const JobStopRequest& request, co
     return false;
   }
   if (status.ok()) {
-    status = store_->Move(id, move).status();
+    status = Move(id, move).status();
   }
   if (status.ok()) {
+    // A withdrawn pause returns the job to the queue in the same way.
+    if (move.to == JobState::kQueued && request.stop == JobStop::kPreempt &&
+        request.why != kResumed) {
+      metrics_.CountPreemption(JobKindName(running->record().kind));
+    }
     Log(LogModule::kJobs)
         .info("job {}: {}{}", id, std::string(JobStateName(move.to)),
               move.reason.empty() ? "" : absl::StrCat(" (", move.reason, ")"));
@@ -425,6 +436,21 @@ bool JobScheduler::Finish(RunningJob* running, const JobStopRequest& request, co
   running_.erase(id);
   OnQueued();
   return true;
+}
+
+absl::StatusOr<JobRecord> JobScheduler::Move(absl::string_view id, const JobMove& move) {
+  BRAID_ASSIGN_OR_RETURN(JobRecord job, store_->Move(id, move));
+  const absl::string_view kind = JobKindName(job.kind);
+  if (move.to == JobState::kPaused) {
+    metrics_.CountPause(kind);
+  }
+  if (move.to == JobState::kFailed) {
+    metrics_.CountFailure(kind, move.error);
+  }
+  if (HasEnded(move.to) && job.attempts > 0) {
+    metrics_.RecordEnd(kind, absl::AsciiStrToLower(JobStateName(move.to)), job.ended - job.started);
+  }
+  return job;
 }
 
 void JobScheduler::CleanUp(const JobRecord& record) {

@@ -22,6 +22,8 @@
 #include "server/jobs/job_slots.h"
 #include "server/jobs/running_job.h"
 #include "server/jobs/store/job_store.h"
+#include "server/telemetry/job_metrics.h"
+#include "server/telemetry/metrics.h"
 #include "server/tracking/tracking.h"
 
 namespace braid {
@@ -49,9 +51,9 @@ class JobScheduler {
   using Watcher = std::function<void()>;
 
   // Returns jobs that were running when the server ended to the queue, or ends them, and starts the
-  // threads. `store`, `factory` and `clock` outlive the scheduler.
+  // threads. The pointers outlive the scheduler.
   static absl::StatusOr<std::unique_ptr<JobScheduler>> Start(JobStore* store, JobFactory* factory,
-                                                             const Clock* clock,
+                                                             const Clock* clock, Metrics* metrics,
                                                              const JobSchedulerOptions& options);
   // Stops running jobs as Drain() does, and waits for them without a limit.
   ~JobScheduler();
@@ -62,8 +64,8 @@ class JobScheduler {
   absl::StatusOr<JobRecord> Get(absl::string_view id) const ABSL_LOCKS_EXCLUDED(mu_);
   // Sets the progress of the running jobs among `jobs`, which the store returned.
   void AddProgress(std::vector<JobRecord>* jobs) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the running jobs with their progress so far.
-  std::vector<JobRecord> Running() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the running jobs, in the order of IDs.
+  std::vector<std::shared_ptr<const RunningJob>> Running() const ABSL_LOCKS_EXCLUDED(mu_);
   // Ends a job, a running one after its current step. No-op for a job that has ended.
   absl::StatusOr<JobRecord> Cancel(absl::string_view id) ABSL_LOCKS_EXCLUDED(mu_);
   // Keeps a job from running until Resume(); a running one stops after its current step. No-op for
@@ -87,9 +89,9 @@ class JobScheduler {
   bool Drain(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  JobScheduler(JobStore* store, JobFactory* factory, const Clock* clock,
+  JobScheduler(JobStore* store, JobFactory* factory, const Clock* clock, Metrics* metrics,
                const JobSchedulerOptions& options)
-      : store_(store), factory_(factory), clock_(clock), options_(options) {}
+      : store_(store), factory_(factory), clock_(clock), options_(options), metrics_(metrics) {}
 
   absl::Status Recover();
   // Body of each thread.
@@ -113,6 +115,8 @@ class JobScheduler {
   // the request has changed, or the disk failed and the scheduler does not stop.
   bool Finish(RunningJob* running, const JobStopRequest& request, const JobMove& move)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls JobStore::Move() and counts the change.
+  absl::StatusOr<JobRecord> Move(absl::string_view id, const JobMove& move);
   // Calls Job::CleanUp() of a job that does not run.
   void CleanUp(const JobRecord& record);
   void RemoveExpired();
@@ -122,6 +126,7 @@ class JobScheduler {
   JobFactory* const factory_;
   const Clock* const clock_;
   const JobSchedulerOptions options_;
+  JobMetrics metrics_;
 
   mutable absl::Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

@@ -17,17 +17,17 @@ constexpr absl::string_view kCacheDirectory = "cache";
 
 Jobs::Jobs(JobsOptions options, TrainerRegistry* trainers, const Publisher* publisher,
            Metrics* metrics, JobSpecReader read_spec, const Clock* clock)
-    : options_(std::move(options)), clock_(clock) {
+    : options_(std::move(options)), clock_(clock), metrics_(metrics) {
   if (options_.data_dir.empty()) {
     error_ = absl::FailedPreconditionError(
         "jobs: the server was started without --data_dir, where they are stored");
-  } else if (const absl::Status status = Open(trainers, publisher, metrics, std::move(read_spec));
+  } else if (const absl::Status status = Open(trainers, publisher, std::move(read_spec));
              !status.ok()) {
     Disable(status);
   }
 }
 
-absl::Status Jobs::Open(TrainerRegistry* trainers, const Publisher* publisher, Metrics* metrics,
+absl::Status Jobs::Open(TrainerRegistry* trainers, const Publisher* publisher,
                         JobSpecReader read_spec) {
   BRAID_ASSIGN_OR_RETURN(store_,
                          JobStore::Open(absl::StrCat(options_.data_dir, "/", kStoreFile), clock_));
@@ -35,7 +35,7 @@ absl::Status Jobs::Open(TrainerRegistry* trainers, const Publisher* publisher, M
       rows_,
       RowCache::Open(absl::StrCat(options_.data_dir, "/", kCacheDirectory), options_.cache_bytes));
   maker_ = std::make_unique<JobMaker>(
-      JobServices{trainers, publisher, rows_.get(), metrics, clock_, options_.data,
+      JobServices{trainers, publisher, rows_.get(), metrics_, clock_, options_.data,
                   options_.model_repository, options_.output_root, options_.upload_root},
       std::move(read_spec));
   return absl::OkStatus();
@@ -52,7 +52,7 @@ void Jobs::Start() {
     return;
   }
   absl::StatusOr<std::unique_ptr<JobScheduler>> scheduler =
-      JobScheduler::Start(store_.get(), maker_.get(), clock_, options_.scheduler);
+      JobScheduler::Start(store_.get(), maker_.get(), clock_, metrics_, options_.scheduler);
   if (scheduler.ok()) {
     scheduler_ = *std::move(scheduler);
     started_ = true;

@@ -55,12 +55,12 @@ class Jobs {
   JobScheduler& scheduler() const { return *scheduler_; }
 
  private:
-  absl::Status Open(TrainerRegistry* trainers, const Publisher* publisher, Metrics* metrics,
-                    JobSpecReader read_spec);
+  absl::Status Open(TrainerRegistry* trainers, const Publisher* publisher, JobSpecReader read_spec);
   void Disable(const absl::Status& why);
 
   const JobsOptions options_;
   const Clock* const clock_;
+  Metrics* const metrics_;
   absl::Status error_;
   std::atomic<bool> started_ = false;
   std::unique_ptr<JobStore> store_;

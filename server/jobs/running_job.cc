@@ -1,5 +1,6 @@
 #include "server/jobs/running_job.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -33,14 +34,16 @@ int Rank(JobStop stop) {
 
 }  // namespace
 
-RunningJob::RunningJob(JobRecord record, JobStore* store, const Clock* clock,
+RunningJob::RunningJob(JobRecord record, JobStore* store, const Clock* clock, JobMetrics* metrics,
                        std::shared_ptr<TrackedRun> tracked, std::function<void()> changed)
     : record_(std::move(record)),
       store_(store),
       clock_(clock),
+      metrics_(metrics),
       tracked_(std::move(tracked)),
       changed_(std::move(changed)),
       progress_(record_.progress),
+      last_progress_(clock->Now()),
       next_flush_(clock->Now() + kFlushInterval) {
   progress_.wait_seconds = 0;
 }
@@ -48,6 +51,11 @@ RunningJob::RunningJob(JobRecord record, JobStore* store, const Clock* clock,
 JobProgress RunningJob::progress() const {
   const absl::MutexLock lock(&mu_);
   return progress_;
+}
+
+absl::Time RunningJob::last_progress() const {
+  const absl::MutexLock lock(&mu_);
+  return last_progress_;
 }
 
 void RunningJob::RequestStop(JobStop stop, absl::string_view why) {
@@ -80,6 +88,12 @@ void RunningJob::Report(const JobProgress& progress) {
   changed_();
 }
 
+void RunningJob::NoteActivity() {
+  const absl::Time now = clock_->Now();
+  const absl::MutexLock lock(&mu_);
+  last_progress_ = now;
+}
+
 absl::Status RunningJob::Save(const JobProgress& progress, absl::string_view memory) {
   SetProgress(progress);
   BRAID_RETURN_IF_ERROR(Flush());
@@ -93,23 +107,41 @@ absl::Status RunningJob::Save(const JobProgress& progress, absl::string_view mem
 
 void RunningJob::SetProgress(const JobProgress& progress) {
   const absl::Time now = clock_->Now();
-  const absl::MutexLock lock(&mu_);
-  double rate = progress_.rows_per_second;
-  const absl::Duration passed = now - rate_start_;
-  if (rate_rows_ < 0 || passed < absl::ZeroDuration() || progress.rows < rate_rows_) {
-    rate_start_ = now;
-    rate_rows_ = progress.rows;
-    rate = 0;
-  } else if (passed >= kRateInterval) {
-    rate = static_cast<double>(progress.rows - rate_rows_) / absl::ToDoubleSeconds(passed);
-    rate_start_ = now;
-    rate_rows_ = progress.rows;
+  int64_t new_rows = 0;
+  int64_t new_steps = 0;
+  {
+    const absl::MutexLock lock(&mu_);
+    if (rate_rows_ >= 0) {  // The first report may differ from the record, after a crash.
+      new_rows = std::max<int64_t>(progress.rows - progress_.rows, 0);
+      new_steps = std::max<int64_t>(progress.step - progress_.step, 0);
+    }
+    const absl::Duration passed = now - rate_start_;
+    const bool restarts =
+        rate_rows_ < 0 || progress.rows < rate_rows_ || passed < absl::ZeroDuration();
+    double row_rate = restarts ? 0 : progress_.rows_per_second;
+    double step_rate = restarts ? 0 : progress_.steps_per_second;
+    if (!restarts && passed >= kRateInterval) {
+      const double seconds = absl::ToDoubleSeconds(passed);
+      row_rate = static_cast<double>(progress.rows - rate_rows_) / seconds;
+      step_rate = static_cast<double>(progress.step - rate_step_) / seconds;
+    }
+    if (restarts || passed >= kRateInterval) {
+      rate_start_ = now;
+      rate_rows_ = progress.rows;
+      rate_step_ = progress.step;
+    }
+    if (tracked_ != nullptr && row_rate > 0 && progress.step > progress_.step) {
+      tracked_->Add(progress.step, {{"rows_per_second", row_rate}});
+    }
+    if (new_rows > 0 || new_steps > 0) {
+      last_progress_ = now;
+    }
+    progress_ = progress;
+    progress_.rows_per_second = row_rate;
+    progress_.steps_per_second = step_rate;
   }
-  if (tracked_ != nullptr && rate > 0 && progress.step > progress_.step) {
-    tracked_->Add(progress.step, {{"rows_per_second", rate}});
-  }
-  progress_ = progress;
-  progress_.rows_per_second = rate;
+  metrics_->CountRows(JobKindName(record_.kind), new_rows);
+  metrics_->CountSteps(new_steps);
 }
 
 void RunningJob::AddMetric(int64_t step, absl::string_view name, double value) {
@@ -117,7 +149,7 @@ void RunningJob::AddMetric(int64_t step, absl::string_view name, double value) {
     tracked_->Add(step, {{std::string(name), value}});
   }
   const absl::MutexLock lock(&mu_);
-  metrics_.push_back({step, std::string(name), value});
+  unwritten_.push_back({step, std::string(name), value});
 }
 
 void RunningJob::ContinueAfter(int64_t step) {
@@ -146,7 +178,7 @@ absl::Status RunningJob::Flush() {
   std::vector<JobMetric> metrics;
   {
     const absl::MutexLock lock(&mu_);
-    metrics.swap(metrics_);
+    metrics.swap(unwritten_);
   }
   if (metrics.empty()) {
     return absl::OkStatus();
@@ -154,11 +186,11 @@ absl::Status RunningJob::Flush() {
   const absl::Status status = store_->AddMetrics(record_.id, metrics);
   if (!status.ok()) {
     const absl::MutexLock lock(&mu_);
-    metrics.insert(metrics.end(), metrics_.begin(), metrics_.end());
+    metrics.insert(metrics.end(), unwritten_.begin(), unwritten_.end());
     if (metrics.size() > kMaxMetrics) {
       metrics.erase(metrics.begin(), metrics.end() - kMaxMetrics);
     }
-    metrics_ = std::move(metrics);
+    unwritten_ = std::move(metrics);
   }
   return status;
 }

@@ -16,6 +16,7 @@
 #include "server/jobs/job.h"
 #include "server/jobs/job_record.h"
 #include "server/jobs/store/job_store.h"
+#include "server/telemetry/job_metrics.h"
 #include "server/tracking/tracking.h"
 
 namespace braid {
@@ -30,13 +31,15 @@ struct JobStopRequest {
 // Owned by the thread that runs the job. Thread-safe.
 class RunningJob final : public JobContext {
  public:
-  // `store` and `clock` outlive the object. `tracked`: nullptr: metrics are only stored. `changed`
-  // is called after each report.
-  RunningJob(JobRecord record, JobStore* store, const Clock* clock,
+  // `store`, `clock` and `metrics` outlive the object. `tracked`: nullptr: metrics are only stored.
+  // `changed` is called after each report.
+  RunningJob(JobRecord record, JobStore* store, const Clock* clock, JobMetrics* metrics,
              std::shared_ptr<TrackedRun> tracked, std::function<void()> changed);
 
   const JobRecord& record() const { return record_; }  // as of the start
   JobProgress progress() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns when the rows or steps last grew, or NoteActivity() was called; at first, the start.
+  absl::Time last_progress() const ABSL_LOCKS_EXCLUDED(mu_);
   // Asks the job to stop at its next step. kCancel replaces every earlier request, and kPause
   // replaces kDrain and kPreempt; otherwise the first request stays. `why`: reason of the job's
   // next transition.
@@ -51,6 +54,7 @@ class RunningJob final : public JobContext {
   // JobContext:
   JobStop stop() const override ABSL_LOCKS_EXCLUDED(mu_);
   void Report(const JobProgress& progress) override ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteActivity() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Save(const JobProgress& progress, absl::string_view memory) override
       ABSL_LOCKS_EXCLUDED(mu_);
   void AddMetric(int64_t step, absl::string_view name, double value) override
@@ -59,7 +63,8 @@ class RunningJob final : public JobContext {
   void AddLog(JobLogLevel level, absl::string_view text) override;
 
  private:
-  // Sets progress_ and its rate, which is tracked if the step is a new one.
+  // Sets progress_ and its rates, and counts the new rows and steps. The rate of rows is tracked if
+  // the step is a new one.
   void SetProgress(const JobProgress& progress) ABSL_LOCKS_EXCLUDED(mu_);
   // Calls Flush() if it is due. Logs an error: the metrics stay and are written later.
   void FlushIfDue() ABSL_LOCKS_EXCLUDED(mu_);
@@ -67,17 +72,20 @@ class RunningJob final : public JobContext {
   const JobRecord record_;
   JobStore* const store_;
   const Clock* const clock_;
+  JobMetrics* const metrics_;
   const std::shared_ptr<TrackedRun> tracked_;
   const std::function<void()> changed_;
 
   mutable absl::Mutex mu_;
   JobStopRequest stop_ ABSL_GUARDED_BY(mu_);
   JobProgress progress_ ABSL_GUARDED_BY(mu_);
-  std::vector<JobMetric> metrics_ ABSL_GUARDED_BY(mu_);  // not written yet
+  absl::Time last_progress_ ABSL_GUARDED_BY(mu_);
+  std::vector<JobMetric> unwritten_ ABSL_GUARDED_BY(mu_);  // metrics
   absl::Time next_flush_ ABSL_GUARDED_BY(mu_);
-  // Start of the interval over which the rate is measured.
+  // Start of the interval over which the rates are measured.
   absl::Time rate_start_ ABSL_GUARDED_BY(mu_);
   int64_t rate_rows_ ABSL_GUARDED_BY(mu_) = -1;  // -1: no report yet
+  int64_t rate_step_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace braid

@@ -81,10 +81,10 @@ std::optional<int64_t> FirstRowNotFinite(const HostTensor& tensor) {
   return std::nullopt;
 }
 
-// Batches that end with CANCELLED when the job must stop.
+// Batches of an evaluation, which end with CANCELLED when the job must stop.
 class StoppableStream final : public BatchStream {
  public:
-  StoppableStream(std::unique_ptr<BatchStream> batches, const JobContext* context)
+  StoppableStream(std::unique_ptr<BatchStream> batches, JobContext* context)
       : batches_(std::move(batches)), context_(context) {}
 
   absl::StatusOr<std::optional<TrainingBatch>> Next() override {
@@ -92,6 +92,7 @@ class StoppableStream final : public BatchStream {
       return absl::CancelledError("the job must stop");
     }
     BRAID_ASSIGN_OR_RETURN(std::optional<TrainingBatch> batch, batches_->Next());
+    context_->NoteActivity();
     skipped_ += batch.has_value() ? batch->skipped.size() : 0;
     return batch;
   }
@@ -101,7 +102,7 @@ class StoppableStream final : public BatchStream {
 
  private:
   const std::unique_ptr<BatchStream> batches_;
-  const JobContext* const context_;
+  JobContext* const context_;
   size_t skipped_ = 0;
 };
 

@@ -28,7 +28,7 @@ constexpr char kIntroduction[] =
     "- A metric whose value is unknown is absent, never 0.\n"
     "- The series of a model exist while a version is served, a request is in flight or a trainer "
     "uses it. Those of a trainer exist as long\n"
-    "  as the trainer.\n"
+    "  as the trainer, and those with a `job_id` while the job runs.\n"
     "- A histogram `NAME` has the series `NAME_bucket`, `NAME_sum` and `NAME_count`.\n";
 
 constexpr char kGpuNote[] =

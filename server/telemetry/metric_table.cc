@@ -21,4 +21,14 @@ Histograms::Buckets MetricTable::Ratios() {
   return {0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75};
 }
 
+Histograms::Buckets MetricTable::JobDurations() {
+  constexpr double kMinute = 60;
+  constexpr double kHour = 60 * kMinute;
+  constexpr double kDay = 24 * kHour;
+  return {0.1,          1,        2,           5,           10,
+          20,           kMinute,  2 * kMinute, 5 * kMinute, 10 * kMinute,
+          20 * kMinute, kHour,    2 * kHour,   5 * kHour,   12 * kHour,
+          kDay,         2 * kDay, 7 * kDay};
+}
+
 }  // namespace braid

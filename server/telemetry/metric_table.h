@@ -1,5 +1,6 @@
 // Table of the metrics that are updated by events: names, labels, help texts and buckets. Used only
-// in server/telemetry; other code uses Metrics, ModelMetrics, TrainerMetrics and DeviceMetrics.
+// in server/telemetry; other code uses Metrics, ModelMetrics, TrainerMetrics, DeviceMetrics and
+// JobMetrics.
 #pragma once
 
 #include <cstddef>
@@ -120,6 +121,8 @@ struct MetricTable {
   static Histograms::Buckets Latencies();
   static Histograms::Buckets Rows();
   static Histograms::Buckets Ratios();
+  // From 0.1 s to 7 days, for jobs. 18 buckets.
+  static Histograms::Buckets JobDurations();
 
   // First member: the others register their families in it.
   SeriesTable table;
@@ -298,6 +301,46 @@ struct MetricTable {
                          "braid_checkpoint_last_written_timestamp_seconds",
                          {"trainer"},
                          "Unix time when a trainer's newest checkpoint was written."};
+
+  Counters job_rows{&table,
+                    MetricGroup::kJobs,
+                    "braid_job_rows_total",
+                    {"kind"},
+                    "Rows that jobs have done, in training over all epochs. Rows that are repeated "
+                    "after a crash count again."};
+  Counters job_steps{&table,
+                     MetricGroup::kJobs,
+                     "braid_job_steps_total",
+                     {},
+                     "Training steps that jobs have done."};
+  Histograms job_queue_duration{&table,
+                                MetricGroup::kJobs,
+                                "braid_job_queue_duration_seconds",
+                                {"kind"},
+                                "Time from the submission of a job, or its return to the queue, "
+                                "until it started. Without time as a paused job.",
+                                JobDurations()};
+  Histograms job_duration{&table,
+                          MetricGroup::kJobs,
+                          "braid_job_duration_seconds",
+                          {"kind", "state"},
+                          "Time from the first start of a job until it ended, by state: succeeded, "
+                          "failed or cancelled. With the time that it waited or was paused in "
+                          "between. Jobs that never started are not counted.",
+                          JobDurations()};
+  Counters job_failures{&table,
+                        MetricGroup::kJobs,
+                        "braid_job_failures_total",
+                        {"kind", "code"},
+                        "Jobs that failed, by status code of the error. ABORTED: the server "
+                        "crashed, or a device was lost, too often while the job ran."};
+  Counters job_preemptions{&table,
+                           MetricGroup::kJobs,
+                           "braid_job_preemptions_total",
+                           {"kind"},
+                           "Running jobs that returned to the queue for a job of higher priority."};
+  Counters job_pauses{
+      &table, MetricGroup::kJobs, "braid_job_pauses_total", {"kind"}, "Jobs that became paused."};
 
   // Number of users of a model's or trainer's series, by name. The last user removes the series.
   absl::Mutex mu;

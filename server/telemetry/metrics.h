@@ -1,6 +1,6 @@
 // Prometheus metrics of the server, which metric_table.h defines and docs/reference/metrics.md
-// lists. Models, trainers and workers update theirs through ModelMetrics, TrainerMetrics and
-// DeviceMetrics.
+// lists. Models, trainers, workers and jobs update theirs through ModelMetrics, TrainerMetrics,
+// DeviceMetrics and JobMetrics.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +45,7 @@ class Metrics {
 
  private:
   friend class DeviceMetrics;
+  friend class JobMetrics;
   friend class ModelMetrics;
   friend class TrainerMetrics;
 

@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 namespace braid {
 namespace {
@@ -21,14 +23,51 @@ enum Row : size_t {
   kDeviceMemory,
   kTrainers,
   kJobs,
+  kJobStarted,
+  kJobLastProgress,
   kJobProgress,
-  kJobRows,
+  kJobDoneRows,
+  kJobPlannedRows,
+  kJobSkippedRows,
+  kJobDoneSteps,
+  kJobPlannedSteps,
+  kJobRowRate,
+  kJobStepRate,
   kJobWait,
+  kJobLoss,
   kDatasetBytes,
   kDatasetQuota,
-  kJobSkipped,
   kBuildInfo,
 };
+
+using AddValue =
+    absl::FunctionRef<void(Row row, const std::vector<std::string>& labels, double value)>;
+
+double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+void AddRunningJob(const RunningJobState& job, AddValue add) {
+  const std::vector<std::string> labels = {job.id, job.kind, job.model};
+  const auto rows = static_cast<double>(job.rows);
+  const auto total_rows = static_cast<double>(job.total_rows);
+  add(kJobStarted, labels, UnixSeconds(job.started));
+  add(kJobLastProgress, labels, UnixSeconds(job.last_progress));
+  add(kJobDoneRows, labels, rows);
+  add(kJobSkippedRows, labels, static_cast<double>(job.skipped_rows));
+  add(kJobRowRate, labels, job.rows_per_second);
+  add(kJobWait, labels, job.wait_seconds);
+  if (job.total_rows > 0) {
+    add(kJobPlannedRows, labels, total_rows);
+    add(kJobProgress, labels, rows / total_rows);
+  }
+  if (job.total_steps > 0) {
+    add(kJobDoneSteps, labels, static_cast<double>(job.steps));
+    add(kJobPlannedSteps, labels, static_cast<double>(job.total_steps));
+    add(kJobStepRate, labels, job.steps_per_second);
+  }
+  if (job.loss.has_value()) {
+    add(kJobLoss, labels, *job.loss);
+  }
+}
 
 }  // namespace
 
@@ -78,23 +117,71 @@ const std::vector<MetricDescription>& StateMetrics::Descriptions() {
        "braid_jobs",
        MetricType::Gauge,
        {"kind", "state"},
-       "Jobs by kind (train, infer) and state. Ended ones until their records are removed "
-       "(--job_retention_days)."},
+       "Jobs by kind (train, infer) and state: queued, running, paused, succeeded, failed or "
+       "cancelled. Ended ones until their records are removed (--job_retention_days)."},
+      {MetricGroup::kJobs,
+       "braid_job_started_timestamp_seconds",
+       MetricType::Gauge,
+       {"job_id", "kind", "model"},
+       "Unix time of the first start of a running job."},
+      {MetricGroup::kJobs,
+       "braid_job_last_progress_timestamp_seconds",
+       MetricType::Gauge,
+       {"job_id", "kind", "model"},
+       "Unix time when a running job last made progress: a row, a step, a batch of an evaluation, "
+       "or "
+       "a part of its data that was copied or packed. At first, the time of its last start."},
       {MetricGroup::kJobs,
        "braid_job_progress_ratio",
        MetricType::Gauge,
-       {"job", "kind", "model"},
-       "Share of a running job's rows that are done, from 0 to 1."},
+       {"job_id", "kind", "model"},
+       "Share of a running job's rows that are done, from 0 to 1. Absent until it has opened its "
+       "data, like the other totals."},
+      {MetricGroup::kJobs,
+       "braid_job_done_rows",
+       MetricType::Gauge,
+       {"job_id", "kind", "model"},
+       "Rows that a running job has done, in training over all epochs."},
+      {MetricGroup::kJobs,
+       "braid_job_planned_rows",
+       MetricType::Gauge,
+       {"job_id", "kind", "model"},
+       "All rows of a running job, in training over all epochs."},
+      {MetricGroup::kJobs,
+       "braid_job_skipped_rows",
+       MetricType::Gauge,
+       {"job_id", "kind", "model"},
+       "Rows that a running job left out because they are unreadable."},
+      {MetricGroup::kJobs,
+       "braid_job_done_steps",
+       MetricType::Gauge,
+       {"job_id", "kind", "model"},
+       "Steps that a running training job has done."},
+      {MetricGroup::kJobs,
+       "braid_job_planned_steps",
+       MetricType::Gauge,
+       {"job_id", "kind", "model"},
+       "All steps of a running training job. It may stop early."},
       {MetricGroup::kJobs,
        "braid_job_rows_per_second",
        MetricType::Gauge,
-       {"job", "kind", "model"},
+       {"job_id", "kind", "model"},
        "Rows per second of a running job, over the last seconds."},
       {MetricGroup::kJobs,
-       "braid_job_data_wait_seconds",
+       "braid_job_steps_per_second",
        MetricType::Gauge,
-       {"job", "kind", "model"},
+       {"job_id", "kind", "model"},
+       "Steps per second of a running training job, over the last seconds."},
+      {MetricGroup::kJobs,
+       "braid_job_data_wait_seconds_total",
+       MetricType::Counter,
+       {"job_id", "kind", "model"},
        "Time that a running job's devices waited for data, since it last started."},
+      {MetricGroup::kJobs,
+       "braid_job_loss",
+       MetricType::Gauge,
+       {"job_id", "kind", "model"},
+       "Loss of the last step of a running training job."},
       {MetricGroup::kData,
        "braid_dataset_bytes",
        MetricType::Gauge,
@@ -105,11 +192,6 @@ const std::vector<MetricDescription>& StateMetrics::Descriptions() {
        MetricType::Gauge,
        {},
        "--dataset_quota, the limit of braid_dataset_bytes. Absent without a limit."},
-      {MetricGroup::kJobs,
-       "braid_job_skipped_rows",
-       MetricType::Gauge,
-       {"job", "kind", "model"},
-       "Rows that a running job left out because they are unreadable."},
       {MetricGroup::kProcess,
        "braid_build_info",
        MetricType::Gauge,
@@ -147,11 +229,7 @@ std::vector<MetricFamily> StateMetrics::Collect() const {
     add(kJobs, {jobs.kind, jobs.state}, static_cast<double>(jobs.jobs));
   }
   for (const RunningJobState& job : state.running_jobs) {
-    const std::vector<std::string> labels = {job.job, job.kind, job.model};
-    add(kJobProgress, labels, job.progress);
-    add(kJobRows, labels, job.rows_per_second);
-    add(kJobWait, labels, job.wait_seconds);
-    add(kJobSkipped, labels, static_cast<double>(job.skipped_rows));
+    AddRunningJob(job, add);
   }
   if (state.dataset_bytes) {
     add(kDatasetBytes, {}, static_cast<double>(*state.dataset_bytes));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
 #include "server/telemetry/description.h"
@@ -39,13 +40,20 @@ struct JobsInState {
 };
 
 struct RunningJobState {
-  std::string job;
+  std::string id;
   std::string kind;
   std::string model;
-  double progress = 0;  // done, of 1
+  absl::Time started;        // first start
+  absl::Time last_progress;  // since the last start
+  int64_t rows = 0;
+  int64_t total_rows = 0;   // 0: not known yet
+  int64_t steps = 0;        // of a training job
+  int64_t total_steps = 0;  // of a training job; 0: not known yet
   double rows_per_second = 0;
+  double steps_per_second = 0;  // of a training job
   double wait_seconds = 0;
   int64_t skipped_rows = 0;
+  std::optional<double> loss = std::nullopt;  // of a training job
 };
 
 struct ServerState {

@@ -149,7 +149,7 @@ def jobs() -> list:
         return q.highest(q.select(metric), "instance", "job_id", "kind", "model")
 
     name = "{{kind}} {{model}} {{job_id}}"
-    waited = q.select("braid_job_data_wait_seconds")
+    waited = q.select("braid_job_data_wait_seconds_total")
     return [
         graph("Jobs by state", PLAIN, "Ended jobs count until their records are removed.",
               Query(q.total(q.select("braid_jobs"), "state"), "{{state}}"), width=6,

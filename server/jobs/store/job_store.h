@@ -54,6 +54,8 @@ struct JobMove {
   std::string reason;
   std::optional<JobResult> result;  // nullopt: stays
   bool crashed = false;             // the server crashed while the job ran
+  // kFailed: code of the error, for metrics. The record has it in the reason only.
+  absl::StatusCode error = absl::StatusCode::kOk;
 };
 
 // The NOT_FOUND error of an unknown job.

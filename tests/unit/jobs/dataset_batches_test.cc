@@ -234,6 +234,7 @@ TEST_F(DatasetBatchesTest, NoticesThatTheDataIsAnother) {
 TEST_F(DatasetBatchesTest, LogsThatItPacksATable) {
   ASSERT_THAT(Make(MakeOptions()).Rows(&context_, &identity_), IsOk());
   EXPECT_THAT(context_.log, ElementsAre("packing the table: 0 of 100 rows"));
+  EXPECT_GT(context_.activities, 0);
   // The rows are packed.
   ASSERT_THAT(Make(MakeOptions()).Rows(&context_, &identity_), IsOk());
   EXPECT_EQ(context_.log.size(), 1);

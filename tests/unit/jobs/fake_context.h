@@ -19,6 +19,7 @@ class FakeContext final : public JobContext {
  public:
   JobStop stop() const override { return decide_stop ? decide_stop(progress) : JobStop::kNone; }
   void Report(const JobProgress& now) override { progress = now; }
+  void NoteActivity() override { ++activities; }
   absl::Status Save(const JobProgress& now, absl::string_view text) override {
     progress = now;
     if (!save_error.ok()) {
@@ -43,6 +44,7 @@ class FakeContext final : public JobContext {
   std::string memory;
   std::map<std::string, std::map<int64_t, double>> metrics;
   int64_t continued_after = -1;
+  int64_t activities = 0;  // calls of NoteActivity()
   std::vector<std::string> log;
 };
 

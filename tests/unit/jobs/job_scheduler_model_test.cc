@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "server/base/status.h"
 #include "server/jobs/job_scheduler.h"
+#include "server/telemetry/metrics.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/manual_clock.h"
 #include "tests/fakes/status_matchers.h"
@@ -193,7 +194,7 @@ class SchedulerModel {
 
   void Start() {
     absl::StatusOr<std::unique_ptr<JobScheduler>> started =
-        JobScheduler::Start(store_.get(), jobs_.get(), &clock_, options_);
+        JobScheduler::Start(store_.get(), jobs_.get(), &clock_, &metrics_, options_);
     ASSERT_THAT(started, IsOk());
     scheduler_ = *std::move(started);
   }
@@ -336,6 +337,7 @@ class SchedulerModel {
 
   std::mt19937 random_;
   ManualClock clock_;
+  Metrics metrics_;
   JobSchedulerOptions options_;
   std::unique_ptr<CountingJobs> jobs_;
   std::unique_ptr<JobStore> store_;

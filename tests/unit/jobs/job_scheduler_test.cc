@@ -8,11 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+#include "server/telemetry/metrics.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/manual_clock.h"
 #include "tests/fakes/status_matchers.h"
@@ -21,6 +25,7 @@
 namespace braid {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -110,7 +115,7 @@ class JobSchedulerTest : public ::testing::Test {
   }
   void Start() {
     absl::StatusOr<std::unique_ptr<JobScheduler>> started =
-        JobScheduler::Start(store_.get(), &factory_, &clock_, options_);
+        JobScheduler::Start(store_.get(), &factory_, &clock_, &metrics_, options_);
     ASSERT_THAT(started, IsOk());
     scheduler_ = *std::move(started);
   }
@@ -138,12 +143,21 @@ class JobSchedulerTest : public ::testing::Test {
     EXPECT_THAT(job, IsOk());
     return job.value_or(JobRecord());
   }
+  // Stops the scheduler, which has then counted all changes.
+  std::string DrainAndScrape() {
+    EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()));
+    return Scrape();
+  }
+  std::string Scrape() const {
+    return prometheus::TextSerializer().Serialize(metrics_.registry()->Collect());
+  }
   bool WaitFor(const std::string& id, JobState state) const {
     return Eventually([&] { return Get(id).state == state; });
   }
 
   const TempDir dir_;
   ManualClock clock_;
+  Metrics metrics_;
   FakeFactory factory_;
   JobSchedulerOptions options_;
   std::unique_ptr<JobStore> store_;
@@ -562,6 +576,113 @@ TEST_F(JobSchedulerTest, ShowsTheProgressOfARunningJob) {
   BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord job, scheduler_->Get("a"));
   EXPECT_EQ(job.progress.rows, 800);
   EXPECT_EQ(job.progress.rows_per_second, 200);
+}
+
+TEST_F(JobSchedulerTest, CountsNewRowsAndStepsAndRemembersTheLastOnes) {
+  Start();
+  std::atomic<int> part = 0;
+  factory_.Set("a", [&](JobContext* context) {
+    JobProgress progress;
+    const auto report = [&](int64_t rows, int64_t step) {
+      progress.rows = rows;
+      progress.step = step;
+      context->Report(progress);
+    };
+    report(100, 10);  // Made by an earlier run.
+    clock_.Advance(absl::Seconds(4));
+    report(300, 30);
+    clock_.Advance(absl::Seconds(4));
+    report(300, 30);
+    part = 1;
+    while (part.load() < 2) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    context->NoteActivity();
+    part = 3;
+    return RunUntilStopped(context);
+  });
+  const absl::Time start = clock_.Now();
+  Submit("a");
+  ASSERT_TRUE(Eventually([&] { return part.load() == 1; }));
+  ASSERT_THAT(scheduler_->Running(), SizeIs(1));
+  EXPECT_EQ(scheduler_->Running()[0]->last_progress(), start + absl::Seconds(4));
+  EXPECT_EQ(scheduler_->Running()[0]->progress().steps_per_second, 0);
+  EXPECT_THAT(Scrape(), AllOf(HasSubstr("braid_job_rows_total{kind=\"train\"} 200\n"),
+                              HasSubstr("braid_job_steps_total 20\n")));
+  part = 2;
+  ASSERT_TRUE(Eventually([&] { return part.load() == 3; }));
+  EXPECT_EQ(scheduler_->Running()[0]->last_progress(), start + absl::Seconds(8));
+}
+
+TEST_F(JobSchedulerTest, RecordsHowLongJobsWaitAndRun) {
+  Start();
+  absl::Notification go;
+  factory_.Set("a", [&](JobContext*) {
+    go.WaitForNotification();
+    clock_.Advance(absl::Minutes(5));
+    return JobResult();
+  });
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kRunning));
+  Submit("b");
+  clock_.Advance(absl::Minutes(1));
+  ASSERT_THAT(scheduler_->Pause("b"), IsOk());
+  clock_.Advance(absl::Hours(1));
+  ASSERT_THAT(scheduler_->Resume("b"), IsOk());
+  go.Notify();
+  ASSERT_TRUE(WaitFor("b", JobState::kSucceeded));
+  constexpr char kQueued[] = "braid_job_queue_duration_seconds";
+  constexpr char kEnded[] = "{kind=\"train\",state=\"succeeded\"";
+  EXPECT_THAT(DrainAndScrape(),
+              AllOf(HasSubstr(absl::StrCat(kQueued, "_count{kind=\"train\"} 2\n")),
+                    HasSubstr(absl::StrCat(kQueued, "_sum{kind=\"train\"} 300\n")),
+                    HasSubstr(absl::StrCat("braid_job_duration_seconds_count", kEnded, "} 2\n")),
+                    HasSubstr(absl::StrCat("braid_job_duration_seconds_sum", kEnded, "} 3960\n")),
+                    HasSubstr("braid_job_pauses_total{kind=\"train\"} 1\n")));
+}
+
+TEST_F(JobSchedulerTest, CountsFailuresByCode) {
+  options_.max_crashes = 1;
+  Crash("crashed");
+  Start();
+  factory_.Set("a", [](JobContext*) { return absl::NotFoundError("data.path: no file 'x'"); });
+  Submit("a");
+  ASSERT_TRUE(WaitFor("a", JobState::kFailed));
+  Submit("b");
+  ASSERT_TRUE(WaitFor("b", JobState::kSucceeded));
+  EXPECT_THAT(DrainAndScrape(),
+              AllOf(HasSubstr("braid_job_failures_total{code=\"ABORTED\",kind=\"train\"} 1\n"),
+                    HasSubstr("braid_job_failures_total{code=\"NOT_FOUND\",kind=\"train\"} 1\n"),
+                    HasSubstr("braid_job_failures_total{code=\"UNKNOWN\",kind=\"train\"} 0\n")));
+}
+
+TEST_F(JobSchedulerTest, CountsPreemptionsButNotPausesThatAreWithdrawn) {
+  Start();
+  factory_.Set("low", RunUntilStopped);
+  Submit("low");
+  ASSERT_TRUE(WaitFor("low", JobState::kRunning));
+  Submit("high", 1);
+  ASSERT_TRUE(WaitFor("high", JobState::kSucceeded));
+
+  absl::Notification paused;
+  absl::Notification go;
+  factory_.Set("withdrawn", [&](JobContext* context) {
+    RunUntilStopped(context).IgnoreError();
+    paused.Notify();
+    go.WaitForNotification();
+    return absl::CancelledError("stopped");
+  });
+  ASSERT_THAT(scheduler_->Cancel("low"), IsOk());
+  Submit("withdrawn");
+  ASSERT_TRUE(WaitFor("withdrawn", JobState::kRunning));
+  ASSERT_THAT(scheduler_->Pause("withdrawn"), IsOk());
+  paused.WaitForNotification();
+  ASSERT_THAT(scheduler_->Resume("withdrawn"), IsOk());
+  factory_.Set("withdrawn", nullptr);
+  go.Notify();
+  ASSERT_TRUE(WaitFor("withdrawn", JobState::kSucceeded));
+  EXPECT_THAT(DrainAndScrape(), AllOf(HasSubstr("braid_job_preemptions_total{kind=\"train\"} 1\n"),
+                                      HasSubstr("braid_job_pauses_total{kind=\"train\"} 0\n")));
 }
 
 TEST_F(JobSchedulerTest, WatchersSeeChangesUntilTheyLeave) {

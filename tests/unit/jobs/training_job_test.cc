@@ -366,6 +366,13 @@ TEST_F(TrainingJobTest, EvaluatesAfterEachIntervalAndAtTheEnd) {
   EXPECT_EQ(context_.metrics["evaluation/accuracy"][6], 0.75);
 }
 
+TEST_F(TrainingJobTest, BatchesOfAnEvaluationAreActivity) {
+  evaluates_ = true;
+  ASSERT_THAT(RunJob(), IsOk());
+  // Two evaluations of two batches, and their ends.
+  EXPECT_EQ(context_.activities, 6);
+}
+
 TEST_F(TrainingJobTest, PublishesTheBestEvaluation) {
   evaluates_ = true;
   plan_.publish = JobPublish::kBest;

@@ -20,6 +20,7 @@
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
 #include "server/telemetry/device_metrics.h"
+#include "server/telemetry/job_metrics.h"
 #include "server/telemetry/model_metrics.h"
 #include "server/telemetry/trainer_metrics.h"
 
@@ -286,6 +287,48 @@ TEST(TrainerMetricsTest, UnknownValuesAreAbsent) {
       AllOf(
           HasSubstr("braid_training_gradient_norm{trainer=\"a\"} 3"),
           HasSubstr("braid_checkpoint_last_written_timestamp_seconds{trainer=\"a\"} 1500000000")));
+}
+
+TEST(JobMetricsTest, SeriesStartAtZero) {
+  Metrics metrics;
+  EXPECT_THAT(Scrape(metrics), Not(HasSubstr("braid_job_rows_total{")));
+  const JobMetrics jobs(&metrics);
+  EXPECT_THAT(
+      Scrape(metrics),
+      AllOf(HasSubstr("braid_job_rows_total{kind=\"train\"} 0\n"),
+            HasSubstr("braid_job_steps_total 0\n"),
+            HasSubstr("braid_job_failures_total{code=\"UNAUTHENTICATED\",kind=\"infer\"} 0\n"),
+            HasSubstr("braid_job_preemptions_total{kind=\"infer\"} 0\n"),
+            HasSubstr("braid_job_pauses_total{kind=\"infer\"} 0\n"),
+            HasSubstr("braid_job_queue_duration_seconds_count{kind=\"infer\"} 0\n"),
+            HasSubstr("braid_job_duration_seconds_count{kind=\"infer\",state=\"failed\"} 0\n")));
+}
+
+TEST(JobMetricsTest, CountsWorkAndEndsByKind) {
+  Metrics metrics;
+  JobMetrics jobs(&metrics);
+  jobs.CountRows("train", 30);
+  jobs.CountSteps(2);
+  jobs.RecordQueued("train", absl::Seconds(90));
+  jobs.RecordQueued("train", absl::Seconds(-5));  // The clock was set back.
+  jobs.RecordEnd("infer", "failed", absl::Hours(3));
+  jobs.CountFailure("infer", absl::StatusCode::kNotFound);
+  jobs.CountPreemption("train");
+  jobs.CountPause("train");
+  constexpr char kQueued[] = "braid_job_queue_duration_seconds";
+  constexpr char kEnded[] = "braid_job_duration_seconds_bucket{kind=\"infer\",state=\"failed\",le=";
+  EXPECT_THAT(Scrape(metrics),
+              AllOf(HasSubstr("braid_job_rows_total{kind=\"train\"} 30\n"),
+                    HasSubstr("braid_job_rows_total{kind=\"infer\"} 0\n"),
+                    HasSubstr("braid_job_steps_total 2\n"),
+                    HasSubstr(absl::StrCat(kQueued, "_bucket{kind=\"train\",le=\"60\"} 1\n")),
+                    HasSubstr(absl::StrCat(kQueued, "_bucket{kind=\"train\",le=\"120\"} 2\n")),
+                    HasSubstr(absl::StrCat(kQueued, "_sum{kind=\"train\"} 90\n")),
+                    HasSubstr(absl::StrCat(kEnded, "\"7200\"} 0\n")),
+                    HasSubstr(absl::StrCat(kEnded, "\"18000\"} 1\n")),
+                    HasSubstr("braid_job_failures_total{code=\"NOT_FOUND\",kind=\"infer\"} 1\n"),
+                    HasSubstr("braid_job_preemptions_total{kind=\"train\"} 1\n"),
+                    HasSubstr("braid_job_pauses_total{kind=\"train\"} 1\n")));
 }
 
 TEST(MetricsTest, CountsFromManyThreads) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -66,6 +67,53 @@ TEST(StateMetricsTest, ReportsTheQuotaOfDatasetsIfThereIsOne) {
   EXPECT_THAT(text(30, std::nullopt),
               AllOf(HasSubstr("braid_dataset_bytes 30\n"), Not(HasSubstr("quota"))));
   EXPECT_THAT(text(std::nullopt, std::nullopt), Not(HasSubstr("braid_dataset_")));
+}
+
+TEST(StateMetricsTest, ReportsJobsByStateAndRunningJobs) {
+  ServerState state{"1.2"};
+  state.jobs = {{"train", "queued", 3}, {"infer", "failed", 0}};
+  RunningJobState job{"nightly", "train", "m"};
+  job.started = absl::FromUnixSeconds(1'500'000'000);
+  job.last_progress = absl::FromUnixMillis(1'500'000'030'250);
+  job.rows = 250;
+  job.total_rows = 1000;
+  job.steps = 5;
+  job.total_steps = 20;
+  job.rows_per_second = 50;
+  job.steps_per_second = 1;
+  job.wait_seconds = 1.5;
+  job.skipped_rows = 2;
+  job.loss = 0.25;
+  state.running_jobs = {job};
+  const std::string text = Serialize(StateMetrics([state] { return state; }));
+  EXPECT_THAT(text, AllOf(HasSubstr("braid_jobs{kind=\"train\",state=\"queued\"} 3\n"),
+                          HasSubstr("braid_jobs{kind=\"infer\",state=\"failed\"} 0\n")));
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+           {"started_timestamp_seconds", "1500000000"},
+           {"last_progress_timestamp_seconds", "1500000030.25"},
+           {"progress_ratio", "0.25"},
+           {"done_rows", "250"},
+           {"planned_rows", "1000"},
+           {"skipped_rows", "2"},
+           {"done_steps", "5"},
+           {"planned_steps", "20"},
+           {"rows_per_second", "50"},
+           {"steps_per_second", "1"},
+           {"data_wait_seconds_total", "1.5"},
+           {"loss", "0.25"}}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("braid_job_", name,
+                                             "{job_id=\"nightly\",kind=\"train\",model=\"m\"} ",
+                                             value, "\n")));
+  }
+}
+
+TEST(StateMetricsTest, TotalsOfAJobAreAbsentUntilTheyAreKnown) {
+  ServerState state{"1.2"};
+  state.running_jobs = {{"scores", "infer", "m", absl::UnixEpoch(), absl::UnixEpoch()}};
+  EXPECT_THAT(Serialize(StateMetrics([state] { return state; })),
+              AllOf(HasSubstr("braid_job_done_rows{"), Not(HasSubstr("braid_job_planned_rows")),
+                    Not(HasSubstr("braid_job_progress_ratio")), Not(HasSubstr("_steps")),
+                    Not(HasSubstr("braid_job_loss"))));
 }
 
 TEST(StateMetricsTest, EmptyFamiliesAreAbsent) {

@@ -12,7 +12,11 @@
 
 namespace braid {
 
-enum class Reduction { kMean, kSum };
+enum class Reduction {
+  kMean,
+  kSum,
+  kBatchMean,  // kl_div: the sum divided by the number of rows
+};
 
 // One loss. A trainer minimizes the weighted sum of its losses. Names, parameters and defaults are
 // those of torch.nn.functional.
@@ -28,7 +32,10 @@ struct LossSpec {
   std::optional<int64_t> ignore_index;  // cross_entropy, nll; default -100
   double label_smoothing = 0;           // cross_entropy
   std::vector<double> class_weights;    // cross_entropy, nll; one per class; empty: all 1
-  std::vector<double> pos_weight;       // bce_with_logits; one, or one for each last dim; empty: 1
+  // bce_with_logits: broadcast to a row of the output, in row-major order; empty: 1. The shape of
+  // one-dimensional weights is empty.
+  std::vector<double> pos_weight;
+  std::vector<int64_t> pos_weight_shape;
   std::optional<double> beta;           // smooth_l1; default 1
   std::optional<double> delta;          // huber; default 1
   bool log_target = false;              // kl_div

@@ -56,6 +56,10 @@ CASES = [
     ("net", spec("bce_with_logits"), probabilities()),
     ("net", spec("bce_with_logits", pos_weight=[3.0]), probabilities()),
     ("net", spec("bce_with_logits", pos_weight=[3.0, 1.0, 0.5, 2.0, 0.0]), probabilities()),
+    ("cells", spec("bce_with_logits", pos_weight=[[3.0], [0.5], [2.0]]),
+     rows(ROWS, 3, 4, seed=4).sigmoid()),
+    ("cells", spec("bce_with_logits", pos_weight=[[[1.0, 3.0, 0.5, 2.0]]]),
+     rows(ROWS, 3, 4, seed=4).sigmoid()),
     ("cells", spec("kl_div"), rows(ROWS, 3, 4, seed=3).softmax(1)),
     ("cells", spec("kl_div", log_target=True), rows(ROWS, 3, 4, seed=3).log_softmax(1)),
 ]
@@ -82,6 +86,18 @@ def test_loss_equals_pytorch(
         tolerance=10 * ONE_STEP,
         loss_mode=mode,
     )
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"loss_mode": "per_replica"}, {"micro_batch": 2},
+    {"loss_mode": "per_replica", "micro_batch": 2},
+])
+def test_kl_div_divided_by_the_rows_equals_pytorch(
+    trainers: braid.Client, options: dict
+) -> None:
+    batch = ({"x": rows(ROWS, 6)}, {"target": rows(ROWS, 3, 4, seed=3).softmax(1)})
+    loss = spec("kl_div", reduction="batchmean")
+    training.compare(trainers, "cells", [batch], SGD, loss, tolerance=ONE_STEP, **options)
 
 
 @pytest.mark.parametrize("output", [None, "classes", "value"])

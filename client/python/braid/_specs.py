@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
+import numpy as np
+
 from braid import _fields, _protocol
 from braid._fields import Field, Table, flag, number
 
@@ -24,12 +26,34 @@ def _put_module(message: Any, key: str, value: Any) -> None:
     message.module = value if isinstance(value, bytes) else _script_bytes(value)
 
 
+_REDUCTIONS = {"mean": _Loss.REDUCTION_MEAN, "sum": _Loss.REDUCTION_SUM}
+
+
+def _put_pos_weight(message: Any, key: str, value: Any) -> None:
+    nested = value.tolist() if hasattr(value, "tolist") else value
+    try:
+        shape = np.shape(nested)
+    except ValueError:
+        raise ValueError(f"{key}: {value!r} (expected rows of the same length)") from None
+    if len(shape) < 2:
+        message.pos_weight.extend(_fields.as_numbers(key, nested))
+        return
+    flat = np.array(nested, dtype=object).flat
+    message.pos_weight.extend(_fields.as_number(key, each) for each in flat)
+    message.pos_weight_shape.extend(shape)
+
+
+def _get_pos_weight(present: Mapping[str, Any]) -> Any:
+    if "pos_weight" not in present:
+        return None
+    numbers = np.array(present["pos_weight"])
+    return numbers.reshape(present.get("pos_weight_shape", [-1])).tolist()
+
+
 _EVERY_LOSS: Table = {
     "output": _fields.text("output"),
     "target": _fields.text("target"),
-    "reduction": _fields.choice(
-        "reduction", {"mean": _Loss.REDUCTION_MEAN, "sum": _Loss.REDUCTION_SUM}
-    ),
+    "reduction": _fields.choice("reduction", _REDUCTIONS),
     # PyTorch has no name for it; its "weight" means class weights.
     "factor": number("weight"),
 }
@@ -44,8 +68,14 @@ _LOSSES: Mapping[str, Table] = {
     "l1": _EVERY_LOSS,
     "smooth_l1": {**_EVERY_LOSS, "beta": number("beta")},
     "huber": {**_EVERY_LOSS, "delta": number("delta")},
-    "bce_with_logits": {**_EVERY_LOSS, "pos_weight": _fields.numbers("pos_weight")},
-    "kl_div": {**_EVERY_LOSS, "log_target": flag("log_target")},
+    "bce_with_logits": {**_EVERY_LOSS, "pos_weight": Field(_put_pos_weight, _get_pos_weight)},
+    "kl_div": {
+        **_EVERY_LOSS,
+        "log_target": flag("log_target"),
+        "reduction": _fields.choice(
+            "reduction", {**_REDUCTIONS, "batchmean": _Loss.REDUCTION_BATCHMEAN}
+        ),
+    },
     # The server does not return it.
     "module": {**_EVERY_LOSS, "module": Field(_put_module, lambda present: None)},
 }

@@ -27,7 +27,9 @@ class Halved(torch.nn.Module):
     {"name": "smooth_l1", "beta": 0.5},
     {"name": "huber", "delta": 2.0},
     {"name": "bce_with_logits", "pos_weight": [3.0]},
+    {"name": "bce_with_logits", "pos_weight": [[[3.0], [0.5]]]},
     {"name": "kl_div", "log_target": True, "reduction": "sum"},
+    {"name": "kl_div", "reduction": "batchmean"},
 ])
 def test_loss_round_trip(loss):
     assert _specs.loss_from_proto(_specs.loss_to_proto(loss)) == loss
@@ -66,6 +68,15 @@ def test_class_weights_differ_from_the_loss_factor():
 def test_weights_accept_arrays_tensors_and_numbers(weight, numbers):
     loss = _specs.loss_to_proto({"name": "bce_with_logits", "pos_weight": weight})
     assert list(loss.pos_weight) == numbers
+
+
+@pytest.mark.parametrize("weight", [
+    [[1, 2, 3]], np.array([[1, 2, 3]], np.float32), torch.tensor([[1, 2, 3]], dtype=torch.bfloat16),
+])
+def test_pos_weight_has_a_shape(weight):
+    loss = _specs.loss_to_proto({"name": "bce_with_logits", "pos_weight": weight})
+    assert list(loss.pos_weight) == [1, 2, 3]
+    assert list(loss.pos_weight_shape) == [1, 3]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Deprecated, but supported.
@@ -128,6 +139,11 @@ def test_loss_that_does_not_match_the_mode_is_rejected(loss, mode, message):
      "ignore_index: 0.5 (expected an integer)"),
     ({"name": "cross_entropy", "weight": "even"}, "weight: 'even' (expected numbers)"),
     ({"name": "kl_div", "log_target": 1}, "log_target: 1 (expected True or False)"),
+    ({"name": "bce_with_logits", "pos_weight": [[1], [1, 2]]},
+     "pos_weight: [[1], [1, 2]] (expected rows of the same length)"),
+    ({"name": "bce_with_logits", "pos_weight": [["a"]]}, "pos_weight: 'a' (expected a number)"),
+    ({"name": "mse", "reduction": "batchmean"},
+     "reduction: unknown value 'batchmean' (expected one of mean, sum)"),
     ({"name": "mse", "output": 1}, "output: 1 (expected a string)"),
     ({"reduction": "sum"}, '(expected a name or a dict with a "name")'),
     (None, 'loss: None (expected a name or a dict with a "name")'),

@@ -308,7 +308,8 @@ absl::StatusOr<LossSpec> ReadLoss(const braid::v1::Loss& message, const std::str
   spec.output = message.output();
   spec.target = message.target();
   BRAID_ASSIGN_OR_RETURN(spec.reduction,
-                         ReadEnum(message.reduction(), {Reduction::kMean, Reduction::kSum},
+                         ReadEnum(message.reduction(),
+                                  {Reduction::kMean, Reduction::kSum, Reduction::kBatchMean},
                                   Reduction::kMean, field + ".reduction"));
   spec.weight = message.has_weight() ? message.weight() : 1;
   if (message.has_ignore_index()) {
@@ -317,6 +318,8 @@ absl::StatusOr<LossSpec> ReadLoss(const braid::v1::Loss& message, const std::str
   spec.label_smoothing = message.label_smoothing();
   spec.class_weights.assign(message.class_weights().begin(), message.class_weights().end());
   spec.pos_weight.assign(message.pos_weight().begin(), message.pos_weight().end());
+  spec.pos_weight_shape.assign(message.pos_weight_shape().begin(),
+                               message.pos_weight_shape().end());
   if (message.has_beta()) {
     spec.beta = message.beta();
   }
@@ -340,6 +343,8 @@ void WriteLoss(const LossSpec& spec, braid::v1::Loss* message) {
   message->set_label_smoothing(spec.label_smoothing);
   message->mutable_class_weights()->Add(spec.class_weights.begin(), spec.class_weights.end());
   message->mutable_pos_weight()->Add(spec.pos_weight.begin(), spec.pos_weight.end());
+  message->mutable_pos_weight_shape()->Add(spec.pos_weight_shape.begin(),
+                                           spec.pos_weight_shape.end());
   if (spec.beta) {
     message->set_beta(*spec.beta);
   }

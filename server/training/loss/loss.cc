@@ -52,6 +52,22 @@ std::optional<at::Tensor> WeightsFor(const at::Tensor& output, const std::vector
   return ToDevice(at::tensor(weights, at::kDouble).to(output.scalar_type()), output, staging);
 }
 
+std::vector<int64_t> PosWeightShape(const LossSpec& spec) {
+  return spec.pos_weight_shape.empty()
+             ? std::vector<int64_t>{static_cast<int64_t>(spec.pos_weight.size())}
+             : spec.pos_weight_shape;
+}
+
+// Returns whether `shape` broadcasts to any number of rows of `output`; -1: unknown.
+bool BroadcastsToRows(const std::vector<int64_t>& shape, const std::vector<int64_t>& output) {
+  if (shape.size() > output.size() || (shape.size() == output.size() && shape.front() != 1)) {
+    return false;
+  }
+  return std::equal(shape.rbegin(), shape.rend(), output.rbegin(), [](int64_t dim, int64_t other) {
+    return dim == 1 || other < 0 || dim == other;
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<Loss> Loss::Create(LossSpec spec, LossMode mode, const std::string& field,
@@ -91,7 +107,8 @@ absl::StatusOr<double> Loss::Denominator(const TargetRows& rows) const {
   if (spec_.reduction == Reduction::kSum) {
     return 1.0;
   }
-  if (rows.target == nullptr || kind_ == LossKind::kModule) {
+  if (rows.target == nullptr || kind_ == LossKind::kModule ||
+      spec_.reduction == Reduction::kBatchMean) {
     return static_cast<double>(rows.rows);
   }
   if (!HoldsClasses(kind_, *rows.target)) {
@@ -194,14 +211,16 @@ absl::Status Loss::CheckWeights(const std::vector<int64_t>& output) const {
                         absl::StrCat("holds ", spec_.class_weights.size(), "; output '",
                                      spec_.output, "' has ", output[1], " classes"));
   }
-  const size_t positive = spec_.pos_weight.size();
-  if (positive > 1 && (output.size() < 2 || differ(positive, output.back()))) {
-    return InvalidField(field_ + ".pos_weight",
-                        absl::StrCat("holds ", positive, "; output '", spec_.output, "' has shape ",
-                                     ShapeString(output),
-                                     ": expected 1, or one for each entry of the last dimension"));
+  const std::vector<int64_t> positive = PosWeightShape(spec_);
+  if (spec_.pos_weight.size() <= 1 || BroadcastsToRows(positive, output)) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return InvalidField(
+      field_ + ".pos_weight",
+      absl::StrCat("has shape ", ShapeString(positive), ", which does not broadcast to the rows ",
+                   "of output '", spec_.output, "', ", ShapeString(output),
+                   " (expected sizes of 1 or the output's, from the last dimension, and 1 for the "
+                   "dimension of the rows)"));
 }
 
 at::Tensor Loss::Evaluate(const at::Tensor& output, const at::Tensor& target,
@@ -225,15 +244,22 @@ at::Tensor Loss::Evaluate(const at::Tensor& output, const at::Tensor& target,
     case LossKind::kHuber:
       return at::huber_loss(output, target, reduction, *spec_.delta);
     case LossKind::kBceWithLogits:
-      return at::binary_cross_entropy_with_logits(
-          output, target, /*weight=*/{}, WeightsFor(output, spec_.pos_weight, staging), reduction);
+      return at::binary_cross_entropy_with_logits(output, target, /*weight=*/{},
+                                                  PosWeightFor(output, staging), reduction);
     case LossKind::kKlDiv:
-      return at::kl_div(output, target, reduction, spec_.log_target);
+      return spec_.reduction == Reduction::kBatchMean
+                 ? at::kl_div(output, target, reduction, spec_.log_target).div(output.size(0))
+                 : at::kl_div(output, target, reduction, spec_.log_target);
     case LossKind::kModule:
     case LossKind::kModel:
       break;
   }
   return OfModel(output);
+}
+
+std::optional<at::Tensor> Loss::PosWeightFor(const at::Tensor& output, Staging* staging) const {
+  const std::optional<at::Tensor> weights = WeightsFor(output, spec_.pos_weight, staging);
+  return weights ? weights->view(PosWeightShape(spec_)) : weights;
 }
 
 at::Tensor Loss::OfModel(const at::Tensor& output) const {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -29,7 +30,8 @@ class Loss {
 
   // Returns the denominator of the mean over these rows: the count of their elements; with class
   // indices the sum of the class weights of those that count; with class probabilities the count
-  // for one class; the rows if a module or the model computes the loss. 1 with reduction "sum".
+  // for one class; the rows if a module or the model computes the loss. The rows with reduction
+  // "batchmean", 1 with reduction "sum".
   absl::StatusOr<double> Denominator(const TargetRows& rows) const;
 
   // Returns the loss, 0-dim, of `output`, which has the same rows, on the output's device; with a
@@ -65,6 +67,8 @@ class Loss {
   // Requires a shape that passed CheckOutput().
   absl::Status CheckWeights(const std::vector<int64_t>& output) const;
   at::Tensor Evaluate(const at::Tensor& output, const at::Tensor& target, Staging* staging) const;
+  // Returns spec_.pos_weight on the output's device; nullopt if there is none.
+  std::optional<at::Tensor> PosWeightFor(const at::Tensor& output, Staging* staging) const;
   at::Tensor OfModel(const at::Tensor& output) const;
 
   LossSpec spec_;

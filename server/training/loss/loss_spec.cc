@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/base/host_tensor.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 
@@ -63,6 +64,7 @@ absl::Status CheckOwners(LossKind kind, const std::string& field, const LossSpec
       {"label_smoothing", spec.label_smoothing != 0, {kCrossEntropy}},
       {"class_weights", !spec.class_weights.empty(), {kCrossEntropy, kNll}},
       {"pos_weight", !spec.pos_weight.empty(), {kBceWithLogits}},
+      {"pos_weight_shape", !spec.pos_weight_shape.empty(), {kBceWithLogits}},
       {"beta", spec.beta.has_value(), {kSmoothL1}},
       {"delta", spec.delta.has_value(), {kHuber}},
       {"log_target", spec.log_target, {kKlDiv}},
@@ -103,6 +105,28 @@ absl::Status CheckWeights(const std::string& field, const std::vector<double>& w
   return absl::OkStatus();
 }
 
+// Checks that the weights fill their shape.
+absl::Status CheckPosWeightShape(const std::string& field, const LossSpec& spec) {
+  const std::vector<int64_t>& shape = spec.pos_weight_shape;
+  const auto count = static_cast<int64_t>(spec.pos_weight.size());
+  int64_t elements = 1;
+  for (const int64_t dim : shape) {
+    if (dim < 1 || dim > count / elements) {
+      elements = 0;
+      break;
+    }
+    elements *= dim;
+  }
+  if (shape.empty() || elements == count) {
+    return absl::OkStatus();
+  }
+  return InvalidField(field + ".pos_weight_shape",
+                      absl::StrCat(ShapeString(shape), " does not hold the ", count,
+                                   " numbers of pos_weight (expected positive sizes with the "
+                                   "product ",
+                                   count, ")"));
+}
+
 absl::Status CheckRanges(const std::string& field, const LossSpec& spec) {
   if (!std::isfinite(spec.weight)) {
     return InvalidField(field + ".weight",
@@ -114,6 +138,7 @@ absl::Status CheckRanges(const std::string& field, const LossSpec& spec) {
   }
   BRAID_RETURN_IF_ERROR(CheckWeights(field + ".class_weights", spec.class_weights));
   BRAID_RETURN_IF_ERROR(CheckWeights(field + ".pos_weight", spec.pos_weight));
+  BRAID_RETURN_IF_ERROR(CheckPosWeightShape(field, spec));
   BRAID_RETURN_IF_ERROR(CheckPositive(field + ".beta", spec.beta));
   return CheckPositive(field + ".delta", spec.delta);
 }
@@ -129,6 +154,9 @@ void FillIn(LossKind kind, LossSpec* spec) {
   } else if (kind == kHuber) {
     spec->delta = spec->delta.value_or(1);
   }
+  if (spec->pos_weight_shape.size() == 1) {
+    spec->pos_weight_shape.clear();
+  }
 }
 
 }  // namespace
@@ -137,6 +165,10 @@ absl::StatusOr<LossKind> CheckLossSpec(LossMode mode, const std::string& field, 
   BRAID_ASSIGN_OR_RETURN(const LossKind kind, KindOf(mode, field, *spec));
   BRAID_RETURN_IF_ERROR(CheckRanges(field, *spec));
   BRAID_RETURN_IF_ERROR(CheckOwners(kind, field, *spec));
+  if (spec->reduction == Reduction::kBatchMean && kind != kKlDiv) {
+    return InvalidField(field + ".reduction",
+                        "batchmean is kl_div's (expected mean or sum)");
+  }
   if (kind == kModel) {
     if (!spec->target.empty()) {
       return InvalidField(field + ".target",

@@ -233,7 +233,7 @@ std::vector<double> Objective::Shares(const std::vector<double>& part,
                                       const std::vector<double>& whole) const {
   std::vector<double> shares(losses_.size(), 1);
   for (size_t i = 0; i < shares.size(); ++i) {
-    if (losses_[i].spec().reduction == Reduction::kMean && whole[i] != 0) {
+    if (losses_[i].spec().reduction != Reduction::kSum && whole[i] != 0) {
       shares[i] = part[i] / whole[i];
     }
   }

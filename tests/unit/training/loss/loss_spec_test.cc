@@ -106,6 +106,31 @@ TEST(LossCreateTest, RefusesParametersOutOfRange) {
   }
 }
 
+TEST(LossCreateTest, TheShapeOfPositiveWeightsHoldsThem) {
+  const auto create = [](std::vector<int64_t> shape) {
+    return Create({.name = "bce_with_logits",
+                   .pos_weight = {1, 2, 3, 4, 5, 6},
+                   .pos_weight_shape = std::move(shape)});
+  };
+  EXPECT_THAT(create({1, 2, 3}), IsOk());
+  EXPECT_THAT(create({6})->spec().pos_weight_shape, ::testing::IsEmpty());
+  const int64_t large = int64_t{1} << 32;
+  for (const std::vector<int64_t>& wrong :
+       {std::vector<int64_t>{5}, {2, 2}, {6, 0}, {-2, -3}, {large, large, 6}}) {
+    EXPECT_THAT(create(wrong),
+                RefusesField("losses[2].pos_weight_shape",
+                             HasSubstr("does not hold the 6 numbers of pos_weight")));
+  }
+}
+
+TEST(LossCreateTest, OnlyKlDivDividesByRows) {
+  EXPECT_THAT(Create({.name = "kl_div", .reduction = Reduction::kBatchMean}), IsOk());
+  EXPECT_THAT(Create({.name = "mse", .reduction = Reduction::kBatchMean}),
+              RefusesField("losses[2].reduction", HasSubstr("expected mean or sum")));
+  EXPECT_THAT(Create({.reduction = Reduction::kBatchMean}, LossMode::kModel),
+              RefusesField("losses[2].reduction", HasSubstr("expected mean or sum")));
+}
+
 TEST(LossCreateTest, RefusesParametersOfAnotherLoss) {
   const struct {
     LossSpec spec;

@@ -175,6 +175,41 @@ TEST(LossComputeTest, KullbackLeiblerDivergence) {
   }
 }
 
+TEST(LossComputeTest, KullbackLeiblerDivergencePerRow) {
+  const at::Tensor target = ValuesTensor();
+  const Loss loss = Make({.name = "kl_div", .reduction = Reduction::kBatchMean});
+  const HostTensor values = Values();
+  const at::Tensor output = Output().requires_grad_(true);
+  BRAID_ASSERT_OK_AND_ASSIGN(const at::Tensor actual, loss.Compute(output, All(values)));
+  const at::Tensor leaf = Output().requires_grad_(true);
+  const at::Tensor wanted = at::kl_div(leaf, target, at::Reduction::Sum) / 4;
+  EXPECT_TRUE(at::equal(actual, wanted));
+  EXPECT_TRUE(at::equal(torch::autograd::grad({actual}, {output})[0],
+                        torch::autograd::grad({wanted}, {leaf})[0]));
+  EXPECT_EQ(*loss.Denominator(All(values)), 4);
+}
+
+TEST(LossComputeTest, PositiveWeightsOfAnyBroadcastableShape) {
+  ModelConfig config = Config();
+  config.outputs = {{"masks", DataType::kFp64, {3, 2}}};
+  const at::Tensor output = at::arange(24, at::kDouble).sin().view({4, 3, 2});
+  const HostTensor target = MakeHost<double>("targets[0]", {4, 3, 2}, std::vector<double>(24, 0.3));
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{3, 1}, {3, 2}, {1, 3, 1}, {1, 2}, {1, 1, 1}}) {
+    const at::Tensor weights = at::arange(c10::multiply_integers(shape), at::kDouble).add(0.5);
+    LossSpec spec = {.name = "bce_with_logits", .pos_weight_shape = shape};
+    spec.pos_weight.assign(weights.const_data_ptr<double>(),
+                           weights.const_data_ptr<double>() + weights.numel());
+    BRAID_ASSERT_OK_AND_ASSIGN(const Loss loss,
+                               Loss::Create(spec, LossMode::kCentral, "losses[0]", config));
+    BRAID_ASSERT_OK_AND_ASSIGN(const at::Tensor actual, loss.Compute(output, All(target)));
+    EXPECT_TRUE(at::equal(
+        actual, at::binary_cross_entropy_with_logits(output, at::full_like(output, 0.3), {},
+                                                     weights.view(shape))))
+        << ShapeString(shape);
+  }
+}
+
 TEST(LossComputeTest, TakesItsRowsOfTheTarget) {
   const HostTensor classes = Classes({0, 2, 1, 1});
   BRAID_ASSERT_OK_AND_ASSIGN(
@@ -326,7 +361,14 @@ TEST(LossComputeTest, WeightsAreOneAClassOrOneAnEntry) {
       RefusesField("losses[0].class_weights",
                    AllOf(HasSubstr("holds 2"), HasSubstr("has 3 classes"))));
   EXPECT_THAT(Refusal({.name = "bce_with_logits", .pos_weight = {1, 2}}, Output(), Values()),
-              RefusesField("losses[0].pos_weight", HasSubstr("holds 2")));
+              RefusesField("losses[0].pos_weight", AllOf(HasSubstr("has shape [2]"),
+                                                         HasSubstr("output 'logits', [4, 3]"))));
+  // One for each row.
+  EXPECT_THAT(Refusal({.name = "bce_with_logits",
+                       .pos_weight = {1, 2, 3, 4},
+                       .pos_weight_shape = {4, 1}},
+                      Output(), Values()),
+              RefusesField("losses[0].pos_weight", HasSubstr("has shape [4, 1]")));
   const HostTensor flat = MakeHost<double>("targets[0]", {3}, {0, 1, 0});
   EXPECT_THAT(Refusal({.name = "bce_with_logits", .pos_weight = {1, 2, 3}}, Output()[0], flat),
               RefusesField("losses[0].pos_weight", HasSubstr("[3]")));

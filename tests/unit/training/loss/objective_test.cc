@@ -283,6 +283,7 @@ std::vector<LossSpec> EveryLoss() {
       {.name = "huber", .target = "y"},
       {.name = "bce_with_logits", .target = "y", .pos_weight = {1, 2, 3}},
       {.name = "kl_div", .target = "y"},
+      {.name = "kl_div", .target = "y", .reduction = Reduction::kBatchMean},
       {.name = "module",
        .target = "y",
        .module = LossModuleOf("return ((output - target) ** 4).mean()")},

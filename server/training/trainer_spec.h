@@ -21,24 +21,39 @@ enum class Reduction {
 // One loss. A trainer minimizes the weighted sum of its losses. Names, parameters and defaults are
 // those of torch.nn.functional.
 struct LossSpec {
-  // "cross_entropy", "nll", "mse", "l1", "smooth_l1", "huber", "bce_with_logits", "kl_div", or
-  // "module".
+  // A name of loss_spec.cc; empty: the model computes the loss.
   std::string name;
   std::string output;  // empty: the model's first output
-  std::string target;  // empty: "target"
+  // Instead of `output`: the outputs of cosine_embedding (input1, input2), triplet_margin (anchor,
+  // positive, negative) and gaussian_nll (mean, variance); empty: the model's first ones.
+  std::vector<std::string> outputs;
+  std::string target;          // empty: "target"; none for triplet_margin
+  std::string target_lengths;  // ctc: another target; empty: "target_lengths"
+  std::string input_lengths;   // ctc: another target; empty: all time steps
   Reduction reduction = Reduction::kMean;
   // Factor in the sum of the losses.
   double weight = 1;
-  std::optional<int64_t> ignore_index;  // cross_entropy, nll; default -100
+  std::optional<int64_t> ignore_index;  // cross_entropy, nll, focal, dice; default -100
   double label_smoothing = 0;           // cross_entropy
-  std::vector<double> class_weights;    // cross_entropy, nll; one per class; empty: all 1
+  std::vector<double> class_weights;    // cross_entropy, nll, focal; one per class; empty: all 1
   // bce_with_logits: broadcast to a row of the output, in row-major order; empty: 1. The shape of
   // one-dimensional weights is empty.
   std::vector<double> pos_weight;
   std::vector<int64_t> pos_weight_shape;
-  std::optional<double> beta;           // smooth_l1; default 1
-  std::optional<double> delta;          // huber; default 1
-  bool log_target = false;              // kl_div
+  std::optional<double> beta;     // smooth_l1; default 1
+  std::optional<double> delta;    // huber; default 1
+  bool log_target = false;        // kl_div
+  std::optional<double> margin;   // cosine_embedding: default 0; triplet_margin: default 1
+  std::optional<double> p;        // triplet_margin: degree of the norm; default 2
+  bool swap = false;              // triplet_margin
+  std::optional<double> eps;      // triplet_margin, gaussian_nll: default 1e-6; poisson_nll: 1e-8
+  bool full = false;              // gaussian_nll, poisson_nll
+  std::optional<bool> log_input;  // poisson_nll; default true
+  std::optional<double> gamma;    // focal, sigmoid_focal; default 2
+  std::optional<double> alpha;    // sigmoid_focal; default 0.25; -1: none
+  std::optional<double> smooth;   // dice; default 1
+  int64_t blank = 0;              // ctc: class of the blank
+  bool zero_infinity = false;     // ctc
   // "module": a TorchScript file: forward(output, target) -> Tensor, 0-dim.
   std::string module;
 };

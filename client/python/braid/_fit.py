@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from braid import _specs
 from braid._job_progress import ProgressBar
 from braid._requests import Tensors
 from braid.errors import BraidError
@@ -127,7 +128,8 @@ class _Batches:
         mode = info.options.get("loss_mode", "central")
         if mode == "client":
             raise ValueError("loss_mode: 'client' (expected another mode: fit computes no loss)")
-        names = [] if mode == "model" else [loss.get("target", "target") for loss in info.losses]
+        losses = [] if mode == "model" else info.losses
+        names = [name for loss in losses for name in _specs.target_names(loss)]
         self._targets = list(dict.fromkeys(names))
         self._inputs = [each.name for each in client.model_metadata(info.model).inputs]
 

@@ -57,6 +57,11 @@ _EVERY_LOSS: Table = {
     # PyTorch has no name for it; its "weight" means class weights.
     "factor": number("weight"),
 }
+# Of a loss that takes several outputs.
+_SEVERAL: Table = {
+    "outputs": _fields.texts("outputs"),
+    **{key: field for key, field in _EVERY_LOSS.items() if key != "output"},
+}
 _CLASSES: Table = {
     "weight": _fields.numbers("class_weights"),
     "ignore_index": _fields.integer("ignore_index"),
@@ -75,6 +80,30 @@ _LOSSES: Mapping[str, Table] = {
         "reduction": _fields.choice(
             "reduction", {**_REDUCTIONS, "batchmean": _Loss.REDUCTION_BATCHMEAN}
         ),
+    },
+    "poisson_nll": {
+        **_EVERY_LOSS, "log_input": flag("log_input"), "full": flag("full"), "eps": number("eps"),
+    },
+    "gaussian_nll": {**_SEVERAL, "full": flag("full"), "eps": number("eps")},
+    "focal": {**_EVERY_LOSS, **_CLASSES, "gamma": number("gamma")},
+    "sigmoid_focal": {**_EVERY_LOSS, "alpha": number("alpha"), "gamma": number("gamma")},
+    "dice": {
+        **_EVERY_LOSS,
+        "ignore_index": _fields.integer("ignore_index"),
+        "smooth": number("smooth"),
+    },
+    "cosine_embedding": {**_SEVERAL, "margin": number("margin")},
+    "triplet_margin": {
+        **{key: field for key, field in _SEVERAL.items() if key != "target"},
+        **{key: number(key) for key in ("margin", "p", "eps")},
+        "swap": flag("swap"),
+    },
+    "ctc": {
+        **_EVERY_LOSS,
+        "target_lengths": _fields.text("target_lengths"),
+        "input_lengths": _fields.text("input_lengths"),
+        "blank": _fields.integer("blank"),
+        "zero_infinity": flag("zero_infinity"),
     },
     # The server does not return it.
     "module": {**_EVERY_LOSS, "module": Field(_put_module, lambda present: None)},
@@ -187,6 +216,14 @@ def loss_from_proto(proto: Any) -> dict[str, Any]:
     if not proto.name:
         return _fields.read(proto, _EVERY_LOSS)
     return {"name": proto.name, **_fields.read(proto, _LOSSES.get(proto.name, _EVERY_LOSS))}
+
+
+def target_names(loss: Spec) -> list[str]:
+    """Returns the names of the targets of a loss, as the server returns it."""
+    if loss.get("name") == "triplet_margin":
+        return []
+    lengths = [loss[key] for key in ("target_lengths", "input_lengths") if key in loss]
+    return [loss.get("target", "target"), *lengths]
 
 
 def optimizer_from_proto(proto: Any) -> dict[str, Any]:

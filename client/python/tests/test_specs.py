@@ -9,7 +9,10 @@ from braid import _specs
 
 torch = pytest.importorskip("torch")
 
-LOSSES = "cross_entropy, nll, mse, l1, smooth_l1, huber, bce_with_logits, kl_div, module"
+LOSSES = (
+    "cross_entropy, nll, mse, l1, smooth_l1, huber, bce_with_logits, kl_div, poisson_nll, "
+    "gaussian_nll, focal, sigmoid_focal, dice, cosine_embedding, triplet_margin, ctc, module"
+)
 
 
 class Halved(torch.nn.Module):
@@ -30,6 +33,16 @@ class Halved(torch.nn.Module):
     {"name": "bce_with_logits", "pos_weight": [[[3.0], [0.5]]]},
     {"name": "kl_div", "log_target": True, "reduction": "sum"},
     {"name": "kl_div", "reduction": "batchmean"},
+    {"name": "poisson_nll", "log_input": False, "full": True, "eps": 0.5},
+    {"name": "gaussian_nll", "outputs": ["a", "b"], "target": "y", "full": True, "eps": 0.5},
+    {"name": "focal", "weight": [0.5, 2.0], "gamma": 0.0, "ignore_index": 255},
+    {"name": "sigmoid_focal", "alpha": -1.0, "gamma": 1.5},
+    {"name": "dice", "smooth": 0.5, "ignore_index": 0},
+    {"name": "cosine_embedding", "outputs": ["a", "b"], "margin": 0.25},
+    {"name": "triplet_margin", "outputs": ["a", "p", "n"], "margin": 0.25, "p": 1.0, "eps": 0.5,
+     "swap": True, "factor": 2.0},
+    {"name": "ctc", "target": "t", "target_lengths": "n", "input_lengths": "m", "blank": 4,
+     "zero_infinity": True},
 ])
 def test_loss_round_trip(loss):
     assert _specs.loss_from_proto(_specs.loss_to_proto(loss)) == loss
@@ -98,6 +111,16 @@ def test_module_other_than_a_script_is_rejected():
         _specs.loss_to_proto("module")
 
 
+@pytest.mark.parametrize("loss, names", [
+    ({"name": "mse", "target": "y"}, ["y"]),
+    ({"name": "triplet_margin", "margin": 1.0}, []),
+    ({"name": "ctc", "target": "t", "target_lengths": "n"}, ["t", "n"]),
+    ({"name": "ctc", "target": "t", "target_lengths": "n", "input_lengths": "m"}, ["t", "n", "m"]),
+])
+def test_targets_of_a_loss(loss, names):
+    assert _specs.target_names(loss) == names
+
+
 def test_several_losses_are_converted():
     first, second = _specs.losses_to_proto(
         ["mse", {"name": "l1", "output": "b", "target": "b", "factor": 0.5}], "central"
@@ -145,6 +168,11 @@ def test_loss_that_does_not_match_the_mode_is_rejected(loss, mode, message):
     ({"name": "mse", "reduction": "batchmean"},
      "reduction: unknown value 'batchmean' (expected one of mean, sum)"),
     ({"name": "mse", "output": 1}, "output: 1 (expected a string)"),
+    ({"name": "triplet_margin", "outputs": ["a", 1, "n"]}, "outputs: 1 (expected a string)"),
+    ({"name": "triplet_margin", "target": "y"},
+     "unknown parameter 'target' (expected one of outputs, reduction, factor, margin, p, eps, swap)"),
+    ({"name": "gaussian_nll", "output": "mean"},
+     "unknown parameter 'output' (expected one of outputs, target, reduction, factor, full, eps)"),
     ({"reduction": "sum"}, '(expected a name or a dict with a "name")'),
     (None, 'loss: None (expected a name or a dict with a "name")'),
 ])

@@ -25,6 +25,12 @@ namespace {
     (spec).field = (message).field();             \
   }
 
+// Sets an optional field if the specification has it.
+#define BRAID_WRITE_OPTIONAL(message, field, spec) \
+  if ((spec).field) {                              \
+    (message)->set_##field(*(spec).field);         \
+  }
+
 SgdSpec ReadSgd(const braid::v1::Sgd& message) {
   SgdSpec spec;
   BRAID_READ_OPTIONAL(message, lr, spec);
@@ -279,8 +285,6 @@ void WriteGradScaler(const GradScalerSpec& spec, braid::v1::GradScaler* message)
   message->set_growth_interval(spec.growth_interval);
 }
 
-#undef BRAID_READ_OPTIONAL
-
 // Converts an enumerator. The protocol counts from 1 in the engine's order; 0 gives `unspecified`.
 template <typename Ours, typename Theirs>
 absl::StatusOr<Ours> ReadEnum(Theirs value, std::initializer_list<Ours> known, Ours unspecified,
@@ -306,27 +310,35 @@ absl::StatusOr<LossSpec> ReadLoss(const braid::v1::Loss& message, const std::str
   LossSpec spec;
   spec.name = message.name();
   spec.output = message.output();
+  spec.outputs.assign(message.outputs().begin(), message.outputs().end());
   spec.target = message.target();
-  BRAID_ASSIGN_OR_RETURN(spec.reduction,
-                         ReadEnum(message.reduction(),
-                                  {Reduction::kMean, Reduction::kSum, Reduction::kBatchMean},
-                                  Reduction::kMean, field + ".reduction"));
+  spec.target_lengths = message.target_lengths();
+  spec.input_lengths = message.input_lengths();
+  BRAID_ASSIGN_OR_RETURN(
+      spec.reduction,
+      ReadEnum(message.reduction(), {Reduction::kMean, Reduction::kSum, Reduction::kBatchMean},
+               Reduction::kMean, field + ".reduction"));
   spec.weight = message.has_weight() ? message.weight() : 1;
-  if (message.has_ignore_index()) {
-    spec.ignore_index = message.ignore_index();
-  }
+  BRAID_READ_OPTIONAL(message, ignore_index, spec);
   spec.label_smoothing = message.label_smoothing();
   spec.class_weights.assign(message.class_weights().begin(), message.class_weights().end());
   spec.pos_weight.assign(message.pos_weight().begin(), message.pos_weight().end());
   spec.pos_weight_shape.assign(message.pos_weight_shape().begin(),
                                message.pos_weight_shape().end());
-  if (message.has_beta()) {
-    spec.beta = message.beta();
-  }
-  if (message.has_delta()) {
-    spec.delta = message.delta();
-  }
+  BRAID_READ_OPTIONAL(message, beta, spec);
+  BRAID_READ_OPTIONAL(message, delta, spec);
   spec.log_target = message.log_target();
+  BRAID_READ_OPTIONAL(message, margin, spec);
+  BRAID_READ_OPTIONAL(message, p, spec);
+  spec.swap = message.swap();
+  BRAID_READ_OPTIONAL(message, eps, spec);
+  spec.full = message.full();
+  BRAID_READ_OPTIONAL(message, log_input, spec);
+  BRAID_READ_OPTIONAL(message, gamma, spec);
+  BRAID_READ_OPTIONAL(message, alpha, spec);
+  BRAID_READ_OPTIONAL(message, smooth, spec);
+  spec.blank = message.blank();
+  spec.zero_infinity = message.zero_infinity();
   spec.module = message.module();
   return spec;
 }
@@ -334,25 +346,36 @@ absl::StatusOr<LossSpec> ReadLoss(const braid::v1::Loss& message, const std::str
 void WriteLoss(const LossSpec& spec, braid::v1::Loss* message) {
   message->set_name(spec.name);
   message->set_output(spec.output);
+  message->mutable_outputs()->Add(spec.outputs.begin(), spec.outputs.end());
   message->set_target(spec.target);
+  message->set_target_lengths(spec.target_lengths);
+  message->set_input_lengths(spec.input_lengths);
   message->set_reduction(WriteEnum<braid::v1::Loss::Reduction>(spec.reduction));
   message->set_weight(spec.weight);
-  if (spec.ignore_index) {
-    message->set_ignore_index(*spec.ignore_index);
-  }
+  BRAID_WRITE_OPTIONAL(message, ignore_index, spec);
   message->set_label_smoothing(spec.label_smoothing);
   message->mutable_class_weights()->Add(spec.class_weights.begin(), spec.class_weights.end());
   message->mutable_pos_weight()->Add(spec.pos_weight.begin(), spec.pos_weight.end());
   message->mutable_pos_weight_shape()->Add(spec.pos_weight_shape.begin(),
                                            spec.pos_weight_shape.end());
-  if (spec.beta) {
-    message->set_beta(*spec.beta);
-  }
-  if (spec.delta) {
-    message->set_delta(*spec.delta);
-  }
+  BRAID_WRITE_OPTIONAL(message, beta, spec);
+  BRAID_WRITE_OPTIONAL(message, delta, spec);
   message->set_log_target(spec.log_target);
+  BRAID_WRITE_OPTIONAL(message, margin, spec);
+  BRAID_WRITE_OPTIONAL(message, p, spec);
+  message->set_swap(spec.swap);
+  BRAID_WRITE_OPTIONAL(message, eps, spec);
+  message->set_full(spec.full);
+  BRAID_WRITE_OPTIONAL(message, log_input, spec);
+  BRAID_WRITE_OPTIONAL(message, gamma, spec);
+  BRAID_WRITE_OPTIONAL(message, alpha, spec);
+  BRAID_WRITE_OPTIONAL(message, smooth, spec);
+  message->set_blank(spec.blank);
+  message->set_zero_infinity(spec.zero_infinity);
 }
+
+#undef BRAID_READ_OPTIONAL
+#undef BRAID_WRITE_OPTIONAL
 
 ParameterGroupSpec ReadGroup(const braid::v1::ParameterGroup& message) {
   ParameterGroupSpec spec;
@@ -494,8 +517,10 @@ void FillInChoices(const TrainerSpec& existing, TrainerSpec* asked) {
     asked->base_version = existing.base_version;
   }
   for (size_t i = 0; i < std::min(asked->losses.size(), existing.losses.size()); ++i) {
-    if (asked->losses[i].output.empty()) {
-      asked->losses[i].output = existing.losses[i].output;
+    LossSpec& loss = asked->losses[i];
+    if (loss.output.empty() && loss.outputs.empty()) {
+      loss.output = existing.losses[i].output;
+      loss.outputs = existing.losses[i].outputs;
     }
   }
   if (asked->stages.empty()) {

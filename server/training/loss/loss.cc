@@ -5,25 +5,38 @@
 #include <vector>
 
 #include "ATen/ops/binary_cross_entropy_with_logits.h"
+#include "ATen/ops/cosine_embedding_loss.h"
 #include "ATen/ops/cross_entropy_loss.h"
+#include "ATen/ops/ctc_loss.h"
 #include "ATen/ops/huber_loss.h"
 #include "ATen/ops/kl_div.h"
 #include "ATen/ops/l1_loss.h"
 #include "ATen/ops/mse_loss.h"
 #include "ATen/ops/nll_loss_nd.h"
+#include "ATen/ops/poisson_nll_loss.h"
 #include "ATen/ops/smooth_l1_loss.h"
 #include "ATen/ops/tensor.h"
+#include "ATen/ops/triplet_margin_loss.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/parallel/host_copy.h"
+#include "server/training/loss/loss_functions.h"
 #include "server/training/loss/loss_module.h"
 
 namespace braid {
 namespace {
 
-bool NeedsClasses(LossKind kind) {
-  return kind == LossKind::kCrossEntropy || kind == LossKind::kNll;
+using enum LossKind;
+
+bool HasClassWeights(LossKind kind) {
+  return kind == kCrossEntropy || kind == kNll || kind == kFocal;
+}
+
+// Returns true for a loss whose mean divides by the number of rows.
+bool CountsRows(LossKind kind) {
+  return kind == kModule || kind == kDice || kind == kCosineEmbedding || kind == kTripletMargin ||
+         kind == kCtc;
 }
 
 // Returns the denominator of a mean per row, for a target of `shape` that does not hold class
@@ -32,7 +45,7 @@ double NumbersOfRow(LossKind kind, const std::vector<int64_t>& shape) {
   double numbers = 1;
   for (size_t d = 1; d < shape.size(); ++d) {
     // The probabilities of one row over the classes count as one value.
-    numbers *= d == 1 && NeedsClasses(kind) ? 1 : static_cast<double>(shape[d]);
+    numbers *= d == 1 && kind == kCrossEntropy ? 1 : static_cast<double>(shape[d]);
   }
   return numbers;
 }
@@ -68,51 +81,143 @@ bool BroadcastsToRows(const std::vector<int64_t>& shape, const std::vector<int64
   });
 }
 
+bool MayEqual(const std::vector<int64_t>& one, const std::vector<int64_t>& other) {
+  return std::ranges::equal(one, other,
+                            [](int64_t a, int64_t b) { return a == b || a < 0 || b < 0; });
+}
+
+// Returns whether gaussian_nll takes a variance of this shape, as PyTorch does.
+bool IsVarianceOf(const std::vector<int64_t>& mean, const std::vector<int64_t>& variance) {
+  if (MayEqual(mean, variance)) {
+    return true;
+  }
+  if (mean.size() != variance.size()) {
+    return MayEqual({mean.begin(), mean.end() - 1}, variance);
+  }
+  int64_t shared = 0;
+  for (size_t d = 0; d < mean.size(); ++d) {
+    if (mean[d] != variance[d] && mean[d] >= 0 && variance[d] >= 0) {
+      shared += variance[d] == 1 ? 1 : 2;
+    }
+  }
+  return shared == 1;
+}
+
+// Returns what a loss of `kind` expects of an output's shape; empty: `output` fits, except perhaps
+// for its rows.
+absl::string_view ExpectedDims(LossKind kind, const std::vector<int64_t>& output) {
+  const size_t dims = output.size();
+  switch (kind) {
+    case kModel:
+      return dims > 1 || (dims == 1 && output[0] == 0)
+                 ? "the loss itself, 0-dim or one value per row"
+                 : "";
+    case kCrossEntropy:
+    case kNll:
+    case kFocal:
+      return dims < 2 ? "[rows, classes, ...]" : "";
+    case kDice:
+      return dims < 3 ? "[rows, classes, positions, ...]" : "";
+    case kCosineEmbedding:
+    case kTripletMargin:
+      return dims != 2 ? "[rows, features]" : "";
+    case kCtc:
+      return dims != 3 ? "[rows, time steps, classes]" : "";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Loss> Loss::Create(LossSpec spec, LossMode mode, const std::string& field,
                                   const ModelConfig& config) {
   BRAID_ASSIGN_OR_RETURN(const LossKind kind, CheckLossSpec(mode, field, &spec));
   Loss loss(std::move(spec), kind, field);
-  BRAID_RETURN_IF_ERROR(loss.TakeOutput(config));
-  if (kind == LossKind::kModule) {
+  BRAID_RETURN_IF_ERROR(loss.TakeOutputs(config));
+  if (kind == kModule) {
     BRAID_ASSIGN_OR_RETURN(loss.module_, LossModule::Load(loss.spec_.module, field + ".module"));
   }
   return loss;
 }
 
-absl::Status Loss::TakeOutput(const ModelConfig& config) {
+const std::string& Loss::output_name() const {
+  return spec_.outputs.empty() ? spec_.output : spec_.outputs.front();
+}
+
+std::string Loss::OutputField(size_t i) const {
+  return OutputRoles(kind_).empty() ? field_ + ".output"
+                                    : absl::StrCat(field_, ".outputs[", i, "]");
+}
+
+std::vector<at::Tensor> Loss::Select(const std::vector<at::Tensor>& outputs) const {
+  std::vector<at::Tensor> selected;
+  for (const size_t o : outputs_) {
+    selected.push_back(outputs[o]);
+  }
+  return selected;
+}
+
+absl::Status Loss::TakeOutputs(const ModelConfig& config) {
+  const size_t roles = OutputRoles(kind_).size();
+  if (roles == 0) {
+    BRAID_ASSIGN_OR_RETURN(spec_.output, TakeOutput(config, spec_.output, 0));
+    return absl::OkStatus();
+  }
+  if (spec_.outputs.empty() && config.outputs.size() < roles) {
+    return InvalidField(field_ + ".outputs",
+                        absl::StrCat("model '", config.name, "' has ", config.outputs.size(),
+                                     " outputs; ", spec_.name, " takes ", roles));
+  }
+  spec_.outputs.resize(roles);
+  for (size_t i = 0; i < roles; ++i) {
+    BRAID_ASSIGN_OR_RETURN(spec_.outputs[i], TakeOutput(config, spec_.outputs[i], i));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Loss::TakeOutput(const ModelConfig& config, const std::string& name,
+                                             size_t index) {
+  const std::string field = OutputField(outputs_.size());
   std::string names;
   for (size_t o = 0; o < config.outputs.size(); ++o) {
     const TensorSpec& output = config.outputs[o];
-    if (!spec_.output.empty() && output.name != spec_.output) {
+    if (name.empty() ? o != index : output.name != name) {
       absl::StrAppend(&names, names.empty() ? "" : ", ", "'", output.name, "'");
       continue;
     }
     if (!IsFloatingPoint(output.type)) {
-      return InvalidField(field_ + ".output",
+      return InvalidField(field,
                           absl::StrCat("output '", output.name, "' is ", DataTypeName(output.type),
                                        "; expected a floating-point one"));
     }
-    spec_.output = output.name;
-    output_index_ = o;
+    if (kind_ == kCtc && output.type != DataType::kFp32 && output.type != DataType::kFp64) {
+      return InvalidField(field,
+                          absl::StrCat("output '", output.name, "' is ", DataTypeName(output.type),
+                                       "; ctc takes FP32 or FP64"));
+    }
+    if (!outputs_.empty() && output.type != type_) {
+      return InvalidField(field,
+                          absl::StrCat("output '", output.name, "' is ", DataTypeName(output.type),
+                                       "; expected ", DataTypeName(type_), ", as the first one"));
+    }
+    outputs_.push_back(o);
     type_ = output.type;
-    return absl::OkStatus();
+    return output.name;
   }
-  return InvalidField(field_ + ".output", absl::StrCat("model '", config.name, "' has no output '",
-                                                       Excerpt(spec_.output), "'; it has ", names));
+  return InvalidField(field, absl::StrCat("model '", config.name, "' has no output '",
+                                          Excerpt(name), "'; it has ", names));
 }
 
 absl::StatusOr<double> Loss::Denominator(const TargetRows& rows) const {
   if (spec_.reduction == Reduction::kSum) {
     return 1.0;
   }
-  if (rows.target == nullptr || kind_ == LossKind::kModule ||
-      spec_.reduction == Reduction::kBatchMean) {
+  if (rows.targets.empty() || CountsRows(kind_) || spec_.reduction == Reduction::kBatchMean) {
     return static_cast<double>(rows.rows);
   }
-  if (!HoldsClasses(kind_, *rows.target)) {
-    return static_cast<double>(rows.rows) * NumbersOfRow(kind_, rows.target->shape);
+  if (!HoldsClasses(kind_, rows.target())) {
+    return static_cast<double>(rows.rows) * NumbersOfRow(kind_, rows.target().shape);
   }
   const std::vector<double>& weights = spec_.class_weights;
   const ClassIndices indices(rows);
@@ -127,7 +232,7 @@ absl::StatusOr<double> Loss::Denominator(const TargetRows& rows) const {
     } else if (index >= 0 && index < static_cast<int64_t>(weights.size())) {
       sum += weights[static_cast<size_t>(index)];
     } else {
-      return InvalidField(rows.target->name,
+      return InvalidField(rows.target().name,
                           absl::StrCat("class index ", index, " in row ", indices.row(i),
                                        " is out of range; ", field_, ".class_weights has ",
                                        weights.size(), ": expected 0 to ", weights.size() - 1));
@@ -136,44 +241,60 @@ absl::StatusOr<double> Loss::Denominator(const TargetRows& rows) const {
   return sum;
 }
 
-absl::Status Loss::CheckTarget(const std::vector<int64_t>& output, const HostTensor& target) const {
+absl::Status Loss::CheckTargets(const std::vector<std::vector<int64_t>>& outputs,
+                                absl::Span<const HostTensor> targets) const {
   const auto is_known = [](int64_t dim) { return dim >= 0; };
-  BRAID_RETURN_IF_ERROR(CheckOutput(output, 1));
+  BRAID_RETURN_IF_ERROR(CheckOutputs(outputs, 1));
+  const std::vector<int64_t>& output = outputs.front();
   BRAID_RETURN_IF_ERROR(CheckWeights(output));
-  if (kind_ == LossKind::kModule || kind_ == LossKind::kModel ||
-      !std::all_of(output.begin() + 1, output.end(), is_known) ||
-      !std::ranges::all_of(target.shape, is_known)) {
+  if (kind_ == kModule || targets.empty() ||
+      !std::all_of(output.begin() + 1, output.end(), is_known)) {
     return absl::OkStatus();
   }
-  return CheckTargetForm(kind_, spec_, type_, output, target);
+  for (const HostTensor& target : targets) {
+    if (!std::ranges::all_of(target.shape, is_known)) {
+      return absl::OkStatus();
+    }
+  }
+  return CheckTargetForms(kind_, spec_, type_, output, targets);
 }
 
-absl::StatusOr<at::Tensor> Loss::Compute(const at::Tensor& output, const TargetRows& rows) const {
-  const std::vector<int64_t> shape = output.sizes().vec();
-  BRAID_RETURN_IF_ERROR(CheckOutput(shape, rows.rows));
-  const at::Tensor prediction = output.to(ToScalarType(type_));
-  if (kind_ == LossKind::kModel) {
-    return OfModel(prediction);
+absl::StatusOr<at::Tensor> Loss::Compute(absl::Span<const at::Tensor> outputs,
+                                         const TargetRows& rows) const {
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<at::Tensor> predictions;
+  for (const at::Tensor& output : outputs) {
+    shapes.push_back(output.sizes().vec());
+    predictions.push_back(output.to(ToScalarType(type_)));
   }
-  const at::Tensor view = ViewRows(*rows.target, rows.start, rows.rows);
-  if (kind_ == LossKind::kModule) {
-    // Copies, because the module may keep or modify its arguments.
-    return module_->Compute(prediction.clone(),
-                            view.to(output.device(), view.scalar_type(), /*non_blocking=*/false,
+  BRAID_RETURN_IF_ERROR(CheckOutputs(shapes, rows.rows));
+  if (kind_ == kModel) {
+    return OfModel(predictions.front());
+  }
+  if (kind_ == kModule) {
+    return ComputeModule(predictions.front(), rows);
+  }
+  BRAID_RETURN_IF_ERROR(CheckWeights(shapes.front()));
+  if (rows.targets.empty()) {
+    return Evaluate(predictions, {}, rows);
+  }
+  BRAID_RETURN_IF_ERROR(CheckTargetForms(kind_, spec_, type_, shapes.front(), rows.targets));
+  BRAID_RETURN_IF_ERROR(CheckTargetValues(kind_, spec_, shapes.front(), rows));
+  const at::Tensor target = ViewRows(rows.target(), rows.start, rows.rows);
+  return Evaluate(predictions, ToDevice(target, predictions.front(), rows.staging), rows);
+}
+
+absl::StatusOr<at::Tensor> Loss::ComputeModule(const at::Tensor& output,
+                                               const TargetRows& rows) const {
+  const at::Tensor target = ViewRows(rows.target(), rows.start, rows.rows);
+  // Copies, because the module may keep or modify its arguments.
+  return module_->Compute(output.clone(),
+                          target.to(output.device(), target.scalar_type(), /*non_blocking=*/false,
                                     /*copy=*/true));
-  }
-  BRAID_RETURN_IF_ERROR(CheckTargetForm(kind_, spec_, type_, shape, *rows.target));
-  BRAID_RETURN_IF_ERROR(CheckWeights(shape));
-  if (HoldsClasses(kind_, *rows.target)) {
-    BRAID_RETURN_IF_ERROR(CheckClasses(spec_, output.size(1), rows));
-  } else {
-    BRAID_RETURN_IF_ERROR(CheckValues(view, kind_ == LossKind::kBceWithLogits, rows));
-  }
-  return Evaluate(prediction, ToDevice(view, output, rows.staging), rows.staging);
 }
 
 absl::Status Loss::CheckAddsUp(const at::Tensor& output, const HostTensor& target) const {
-  if (kind_ != LossKind::kModule || output.dim() < 1) {
+  if (kind_ != kModule || output.dim() < 1) {
     return absl::OkStatus();
   }
   const at::Tensor targets = View(target);
@@ -182,79 +303,166 @@ absl::Status Loss::CheckAddsUp(const at::Tensor& output, const HostTensor& targe
              : module_->Prove(output.detach().to(ToScalarType(type_)), targets, spec_.reduction);
 }
 
-absl::Status Loss::CheckOutput(const std::vector<int64_t>& output, int64_t rows) const {
-  absl::string_view expected;
-  if (kind_ == LossKind::kModel) {
-    if (output.size() > 1 || (output.size() == 1 && output[0] == 0)) {
-      expected = "the loss itself, 0-dim or one value per row";
-    }
-  } else if (NeedsClasses(kind_) && output.size() < 2) {
-    expected = "[rows, classes, ...]";
-  } else if (output.empty() || (output[0] >= 0 && output[0] != rows)) {
+absl::Status Loss::CheckOutputs(const std::vector<std::vector<int64_t>>& outputs,
+                                int64_t rows) const {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    BRAID_RETURN_IF_ERROR(CheckOutput(i, outputs[i], rows));
+  }
+  return CheckEqualShapes(outputs);
+}
+
+absl::Status Loss::CheckOutput(size_t i, const std::vector<int64_t>& output, int64_t rows) const {
+  absl::string_view expected = ExpectedDims(kind_, output);
+  if (expected.empty() && kind_ != kModel &&
+      (output.empty() || (output[0] >= 0 && output[0] != rows))) {
     expected = "as many rows as the target";
   }
   if (expected.empty()) {
     return absl::OkStatus();
   }
-  return InvalidField(field_ + ".output",
-                      absl::StrCat("output '", spec_.output, "' has shape ", ShapeString(output),
-                                   "; expected ", expected));
+  const std::string& name = spec_.outputs.empty() ? spec_.output : spec_.outputs[i];
+  return InvalidField(OutputField(i), absl::StrCat("output '", name, "' has shape ",
+                                                   ShapeString(output), "; expected ", expected));
+}
+
+absl::Status Loss::CheckEqualShapes(const std::vector<std::vector<int64_t>>& outputs) const {
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    if (kind_ == kGaussianNll ? !IsVarianceOf(outputs[0], outputs[i])
+                              : !MayEqual(outputs[0], outputs[i])) {
+      return InvalidField(
+          OutputField(i),
+          absl::StrCat("output '", spec_.outputs[i], "' has shape ", ShapeString(outputs[i]),
+                       "; expected ", ShapeString(outputs[0]), " of '", spec_.outputs[0], "'",
+                       kind_ == kGaussianNll
+                           ? ", which may lack the last dimension or have one size of 1"
+                           : ""));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Loss::CheckWeights(const std::vector<int64_t>& output) const {
-  const auto differ = [](size_t weights, int64_t dim) {
-    return dim >= 0 && static_cast<int64_t>(weights) != dim;
-  };
-  if (NeedsClasses(kind_) && !spec_.class_weights.empty() &&
-      differ(spec_.class_weights.size(), output[1])) {
+  const auto weights = static_cast<int64_t>(spec_.class_weights.size());
+  if (HasClassWeights(kind_) && weights > 0 && output[1] >= 0 && weights != output[1]) {
     return InvalidField(field_ + ".class_weights",
-                        absl::StrCat("holds ", spec_.class_weights.size(), "; output '",
-                                     spec_.output, "' has ", output[1], " classes"));
+                        absl::StrCat("holds ", weights, "; output '", spec_.output, "' has ",
+                                     output[1], " classes"));
   }
-  const std::vector<int64_t> positive = PosWeightShape(spec_);
-  if (spec_.pos_weight.size() <= 1 || BroadcastsToRows(positive, output)) {
+  BRAID_RETURN_IF_ERROR(CheckBlank(output));
+  return CheckPosWeight(output);
+}
+
+absl::Status Loss::CheckBlank(const std::vector<int64_t>& output) const {
+  if (kind_ != kCtc || output[2] < 0 || spec_.blank < output[2]) {
+    return absl::OkStatus();
+  }
+  return InvalidField(field_ + ".blank",
+                      absl::StrCat(spec_.blank, " is out of range; output '", spec_.output,
+                                   "' has ", output[2], " classes: expected 0 to ", output[2] - 1));
+}
+
+absl::Status Loss::CheckPosWeight(const std::vector<int64_t>& output) const {
+  const std::vector<int64_t> shape = PosWeightShape(spec_);
+  if (spec_.pos_weight.size() <= 1 || BroadcastsToRows(shape, output)) {
     return absl::OkStatus();
   }
   return InvalidField(
       field_ + ".pos_weight",
-      absl::StrCat("has shape ", ShapeString(positive), ", which does not broadcast to the rows ",
-                   "of output '", spec_.output, "', ", ShapeString(output),
+      absl::StrCat("has shape ", ShapeString(shape), ", which does not broadcast to the rows of ",
+                   "output '", spec_.output, "', ", ShapeString(output),
                    " (expected sizes of 1 or the output's, from the last dimension, and 1 for the "
                    "dimension of the rows)"));
 }
 
-at::Tensor Loss::Evaluate(const at::Tensor& output, const at::Tensor& target,
-                          Staging* staging) const {
-  const int64_t reduction =
-      spec_.reduction == Reduction::kMean ? at::Reduction::Mean : at::Reduction::Sum;
+int64_t Loss::AtReduction() const {
+  return spec_.reduction == Reduction::kMean ? at::Reduction::Mean : at::Reduction::Sum;
+}
+
+at::Tensor Loss::Evaluate(const std::vector<at::Tensor>& outputs, const at::Tensor& target,
+                          const TargetRows& rows) const {
+  const int64_t reduction = AtReduction();
+  const at::Tensor& output = outputs.front();
   switch (kind_) {
-    case LossKind::kCrossEntropy:
-      return at::cross_entropy_loss(output, target,
-                                    WeightsFor(output, spec_.class_weights, staging), reduction,
-                                    *spec_.ignore_index, spec_.label_smoothing);
-    case LossKind::kNll:
-      return at::nll_loss_nd(output, target, WeightsFor(output, spec_.class_weights, staging),
-                             reduction, *spec_.ignore_index);
-    case LossKind::kMse:
+    case kCrossEntropy:
+    case kNll:
+    case kFocal:
+      return OfClasses(output, target, rows.staging);
+    case kMse:
       return at::mse_loss(output, target, reduction);
-    case LossKind::kL1:
+    case kL1:
       return at::l1_loss(output, target, reduction);
-    case LossKind::kSmoothL1:
+    case kSmoothL1:
       return at::smooth_l1_loss(output, target, reduction, *spec_.beta);
-    case LossKind::kHuber:
+    case kHuber:
       return at::huber_loss(output, target, reduction, *spec_.delta);
-    case LossKind::kBceWithLogits:
+    case kBceWithLogits:
       return at::binary_cross_entropy_with_logits(output, target, /*weight=*/{},
-                                                  PosWeightFor(output, staging), reduction);
-    case LossKind::kKlDiv:
+                                                  PosWeightFor(output, rows.staging), reduction);
+    case kKlDiv:
       return spec_.reduction == Reduction::kBatchMean
                  ? at::kl_div(output, target, reduction, spec_.log_target).div(output.size(0))
                  : at::kl_div(output, target, reduction, spec_.log_target);
-    case LossKind::kModule:
-    case LossKind::kModel:
+    case kPoissonNll:
+      return at::poisson_nll_loss(output, target, *spec_.log_input, spec_.full, *spec_.eps,
+                                  reduction);
+    case kGaussianNll:
+      return GaussianNllLoss(output, target, outputs[1], spec_.full, *spec_.eps, reduction);
+    case kSigmoidFocal:
+      return SigmoidFocalLoss(output, target, *spec_.alpha, *spec_.gamma, reduction);
+    case kDice:
+      return DiceLoss(output, target, *spec_.smooth, *spec_.ignore_index, reduction);
+    case kCosineEmbedding:
+    case kTripletMargin:
+      return OfEmbeddings(outputs, target);
+    case kCtc:
+      return OfSequences(output, target, rows);
+    case kModule:
+    case kModel:
       break;
   }
   return OfModel(output);
+}
+
+at::Tensor Loss::OfClasses(const at::Tensor& output, const at::Tensor& target,
+                           Staging* staging) const {
+  const std::optional<at::Tensor> weights = WeightsFor(output, spec_.class_weights, staging);
+  const int64_t ignored = *spec_.ignore_index;
+  switch (kind_) {
+    case kNll:
+      return at::nll_loss_nd(output, target, weights, AtReduction(), ignored);
+    case kFocal:
+      return FocalLoss(output, target, weights, *spec_.gamma, ignored, AtReduction());
+    default:
+      return at::cross_entropy_loss(output, target, weights, AtReduction(), ignored,
+                                    spec_.label_smoothing);
+  }
+}
+
+at::Tensor Loss::OfEmbeddings(const std::vector<at::Tensor>& outputs,
+                              const at::Tensor& target) const {
+  return kind_ == kCosineEmbedding
+             ? at::cosine_embedding_loss(outputs[0], outputs[1], target, *spec_.margin,
+                                         AtReduction())
+             : at::triplet_margin_loss(outputs[0], outputs[1], outputs[2], *spec_.margin, *spec_.p,
+                                       *spec_.eps, spec_.swap, AtReduction());
+}
+
+at::Tensor Loss::OfSequences(const at::Tensor& output, const at::Tensor& target,
+                             const TargetRows& rows) const {
+  const auto lengths_of = [&rows](const HostTensor& lengths) {
+    const ClassIndices values(rows, lengths);
+    std::vector<int64_t> copy;
+    for (int64_t i = 0; i < values.size(); ++i) {
+      copy.push_back(values[i]);
+    }
+    return copy;
+  };
+  const std::vector<int64_t> steps =
+      rows.targets.size() > 2
+          ? lengths_of(rows.targets[2])
+          : std::vector<int64_t>(static_cast<size_t>(rows.rows), output.size(1));
+  return at::ctc_loss(output.transpose(0, 1), target, steps, lengths_of(rows.targets[1]),
+                      spec_.blank, AtReduction(), spec_.zero_infinity);
 }
 
 std::optional<at::Tensor> Loss::PosWeightFor(const at::Tensor& output, Staging* staging) const {

@@ -7,6 +7,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "server/base/data_type.h"
 #include "server/base/host_tensor.h"
 #include "server/devices/staging.h"
@@ -15,19 +16,25 @@
 
 namespace braid {
 
-// Rows [start, start + rows) of a target. Its name is its place in the request: "targets[1]".
+// Rows [start, start + rows) of the targets of a loss. The name of a target is its place in the
+// request: "targets[1]".
 struct TargetRows {
-  const HostTensor* target = nullptr;  // nullptr: the loss takes no target
+  // In the order of TargetNames(); empty: the loss takes none.
+  absl::Span<const HostTensor> targets;
   int64_t start = 0;
   int64_t rows = 0;
   // Host memory for copies to the output's device; nullptr: the copies wait for the device.
   Staging* staging = nullptr;
+
+  // Returns the target that the output is compared with. Requires one.
+  const HostTensor& target() const { return targets.front(); }
 };
 
-// The INT64 elements of these rows, read in place.
+// The INT64 elements of these rows of a target, read in place.
 class ClassIndices {
  public:
-  explicit ClassIndices(const TargetRows& rows);
+  explicit ClassIndices(const TargetRows& rows) : ClassIndices(rows, rows.target()) {}
+  ClassIndices(const TargetRows& rows, const HostTensor& target);
 
   int64_t size() const { return size_; }
   int64_t operator[](int64_t i) const {
@@ -45,21 +52,28 @@ class ClassIndices {
   const char* data_;
 };
 
+// Returns the names of the targets that a loss with the specification `spec`, which has all
+// defaults, takes: the one that the output is compared with first.
+std::vector<std::string> TargetNames(LossKind kind, const LossSpec& spec);
+
 // Returns true if a loss of `kind` reads `target` as class indices.
 bool HoldsClasses(LossKind kind, const HostTensor& target);
 
-// Checks that datatype and shape of `target` match an output of shape `output`, whose datatype is
-// `type` except under autocast. INVALID_ARGUMENT naming targets[i].datatype or .shape, or
+// Checks that datatypes and shapes of `targets` match an output of shape `output`, whose datatype
+// is `type` except under autocast. INVALID_ARGUMENT naming targets[i].datatype or .shape, or
 // targets[i] for an output that the loss cannot take.
-absl::Status CheckTargetForm(LossKind kind, const LossSpec& spec, DataType type,
-                             const std::vector<int64_t>& output, const HostTensor& target);
+absl::Status CheckTargetForms(LossKind kind, const LossSpec& spec, DataType type,
+                              const std::vector<int64_t>& output,
+                              absl::Span<const HostTensor> targets);
+
+// Checks the values of targets that passed CheckTargetForms(). INVALID_ARGUMENT naming targets[i]
+// and the row, for class indices or lengths out of range, NaN, and numbers that the loss does not
+// take.
+absl::Status CheckTargetValues(LossKind kind, const LossSpec& spec,
+                               const std::vector<int64_t>& output, const TargetRows& rows);
 
 // Returns INVALID_ARGUMENT naming targets[i] for an index that is neither in [0, classes) nor
 // `spec.ignore_index`.
 absl::Status CheckClasses(const LossSpec& spec, int64_t classes, const TargetRows& rows);
-
-// Returns INVALID_ARGUMENT naming targets[i] for NaN in `values`, the rows in host memory; with
-// `probabilities` for every value outside [0, 1].
-absl::Status CheckValues(const at::Tensor& values, bool probabilities, const TargetRows& rows);
 
 }  // namespace braid

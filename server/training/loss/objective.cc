@@ -53,18 +53,16 @@ absl::Status CheckParts(const TrainerSpec& spec) {
   return absl::OkStatus();
 }
 
-// Returns the distinct names, quoted.
+// Returns the distinct names, quoted; "none" if there are none.
 std::string Quoted(const std::vector<std::string>& names) {
+  if (names.empty()) {
+    return "none";
+  }
   std::set<std::string> quoted;
   for (const std::string& name : names) {
     quoted.insert(absl::StrCat("'", name, "'"));
   }
   return absl::StrJoin(quoted, ", ");
-}
-
-TargetRows RowsOfTarget(const std::vector<HostTensor>& targets, size_t i, int64_t start,
-                        int64_t rows, Staging* staging = nullptr) {
-  return {targets.empty() ? nullptr : &targets[i], start, rows, staging};
 }
 
 // Returns the gradients of Σ factor · value with respect to the defined leaves.
@@ -131,9 +129,24 @@ Objective::Objective(LossMode mode, std::vector<Loss> losses, size_t outputs)
     : mode_(mode), losses_(std::move(losses)), takes_output_(outputs, false) {
   client_.target = "target";
   client_.ignore_index = kIgnored;
-  for (const Loss& loss : losses_) {
-    takes_output_[loss.output_index()] = true;
+  if (mode_ == LossMode::kClient) {
+    target_names_ = {client_.target};
   }
+  for (const Loss& loss : losses_) {
+    for (const size_t o : loss.outputs()) {
+      takes_output_[o] = true;
+    }
+    first_target_.push_back(target_names_.size());
+    const std::vector<std::string> targets = loss.targets();
+    target_names_.insert(target_names_.end(), targets.begin(), targets.end());
+  }
+}
+
+absl::Span<const HostTensor> Objective::TargetsOf(size_t i,
+                                                  const std::vector<HostTensor>& targets) const {
+  const size_t count = losses_[i].targets().size();
+  return targets.empty() ? absl::Span<const HostTensor>()
+                         : absl::MakeConstSpan(targets).subspan(first_target_[i], count);
 }
 
 bool Objective::has_module() const {
@@ -146,25 +159,14 @@ const LossSpec& Objective::measured() const {
 }
 
 size_t Objective::measured_output() const {
-  return mode_ == LossMode::kClient ? 0 : losses_.front().output_index();
-}
-
-std::vector<std::string> Objective::TargetNames() const {
-  if (mode_ == LossMode::kClient) {
-    return {client_.target};
-  }
-  std::vector<std::string> names;
-  for (const Loss& loss : losses_) {
-    names.push_back(loss.spec().target);
-  }
-  return names;
+  return mode_ == LossMode::kClient ? 0 : losses_.front().outputs().front();
 }
 
 absl::Status Objective::CheckOne(const std::vector<HostTensor>& targets, size_t i,
                                  int64_t rows) const {
   const HostTensor& target = targets[i];
   const std::string field = absl::StrCat("targets[", i, "]");
-  const std::vector<std::string> names = TargetNames();
+  const std::vector<std::string>& names = target_names_;
   if (std::find(names.begin(), names.end(), target.name) == names.end()) {
     return InvalidField(
         field + ".name",
@@ -194,13 +196,12 @@ absl::StatusOr<std::vector<HostTensor>> Objective::PickTargets(
   for (size_t i = 0; i < targets.size(); ++i) {
     BRAID_RETURN_IF_ERROR(CheckOne(targets, i, rows));
   }
-  const std::vector<std::string> names = TargetNames();
-  for (const std::string& name : names) {
+  for (const std::string& name : target_names_) {
     const auto found = std::find_if(targets.begin(), targets.end(),
                                     [&](const HostTensor& target) { return target.name == name; });
     if (found == targets.end()) {
-      return InvalidField("targets",
-                          absl::StrCat("'", name, "' is missing (expected ", Quoted(names), ")"));
+      return InvalidField("targets", absl::StrCat("'", name, "' is missing (expected ",
+                                                  Quoted(target_names_), ")"));
     }
     picked.push_back(*found);
     picked.back().name = absl::StrCat("targets[", found - targets.begin(), "]");
@@ -211,9 +212,12 @@ absl::StatusOr<std::vector<HostTensor>> Objective::PickTargets(
 absl::Status Objective::CheckTargets(const std::vector<HostTensor>& targets,
                                      const ModelConfig& config) const {
   BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> picked, PickTargets(targets, 1));
-  for (size_t i = 0; i < picked.size(); ++i) {
-    const std::vector<int64_t> output = OutputShape(config, losses_[i].output_index());
-    BRAID_RETURN_IF_ERROR(losses_[i].CheckTarget(output, picked[i]));
+  for (size_t i = 0; i < losses_.size() && mode_ != LossMode::kModel; ++i) {
+    std::vector<std::vector<int64_t>> outputs;
+    for (const size_t o : losses_[i].outputs()) {
+      outputs.push_back(OutputShape(config, o));
+    }
+    BRAID_RETURN_IF_ERROR(losses_[i].CheckTargets(outputs, TargetsOf(i, picked)));
   }
   return absl::OkStatus();
 }
@@ -223,7 +227,7 @@ absl::StatusOr<std::vector<double>> Objective::Denominators(const std::vector<Ho
   std::vector<double> denominators;
   for (size_t i = 0; i < losses_.size(); ++i) {
     BRAID_ASSIGN_OR_RETURN(const double denominator,
-                           losses_[i].Denominator(RowsOfTarget(targets, i, start, rows)));
+                           losses_[i].Denominator({TargetsOf(i, targets), start, rows}));
     denominators.push_back(denominator);
   }
   return denominators;
@@ -244,8 +248,11 @@ absl::Status Objective::CheckAddsUp(const std::vector<at::Tensor>& outputs,
                                     const std::vector<HostTensor>& targets,
                                     bool with_gradient) const {
   const c10::AutoGradMode grad(with_gradient);
-  for (size_t i = 0; i < losses_.size() && !targets.empty(); ++i) {
-    BRAID_RETURN_IF_ERROR(losses_[i].CheckAddsUp(outputs[losses_[i].output_index()], targets[i]));
+  for (size_t i = 0; i < losses_.size(); ++i) {
+    if (losses_[i].kind() == LossKind::kModule) {
+      BRAID_RETURN_IF_ERROR(losses_[i].CheckAddsUp(outputs[losses_[i].outputs().front()],
+                                                   TargetsOf(i, targets).front()));
+    }
   }
   return absl::OkStatus();
 }
@@ -272,12 +279,14 @@ absl::StatusOr<ObjectiveValue> Objective::Compute(const std::vector<at::Tensor>&
     if (shares[i] == 0) {
       continue;
     }
-    at::Tensor& leaf = leaves[losses_[i].output_index()];
-    if (!leaf.defined()) {
-      leaf = outputs[losses_[i].output_index()].detach().requires_grad_(gradient.wanted);
+    for (const size_t o : losses_[i].outputs()) {
+      if (!leaves[o].defined()) {
+        leaves[o] = outputs[o].detach().requires_grad_(gradient.wanted);
+      }
     }
-    BRAID_ASSIGN_OR_RETURN(
-        at::Tensor value, losses_[i].Compute(leaf, RowsOfTarget(targets, i, start, rows, staging)));
+    BRAID_ASSIGN_OR_RETURN(at::Tensor value,
+                           losses_[i].Compute(losses_[i].Select(leaves),
+                                              {TargetsOf(i, targets), start, rows, staging}));
     values.push_back(std::move(value));
     factors.push_back(losses_[i].spec().weight * shares[i]);
   }
@@ -286,10 +295,9 @@ absl::StatusOr<ObjectiveValue> Objective::Compute(const std::vector<at::Tensor>&
   if (gradient.wanted) {
     result.output_gradients = Differentiate(values, factors, gradient.scale, leaves);
     // If no target counts, the gradient is zero. It still updates the parameters that it reaches.
-    for (size_t i = 0; i < losses_.size(); ++i) {
-      at::Tensor& of_output = result.output_gradients[losses_[i].output_index()];
-      if (!of_output.defined()) {
-        of_output = at::zeros_like(outputs[losses_[i].output_index()]);
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      if (takes_output_[o] && !result.output_gradients[o].defined()) {
+        result.output_gradients[o] = at::zeros_like(outputs[o]);
       }
     }
   }

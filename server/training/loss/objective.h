@@ -13,6 +13,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "server/base/host_tensor.h"
 #include "server/models/model_config.h"
 #include "server/training/loss/loss.h"
@@ -53,19 +54,23 @@ class Objective {
   static absl::StatusOr<std::shared_ptr<const Objective>> Create(TrainerSpec* spec,
                                                                  const ModelConfig& config);
 
-  // Picks from a request's `targets` one per loss, in the losses' order; with LossMode::kClient
-  // only the target of measured(). Names each by its place in the request, "targets[1]", for the
-  // errors of the functions below. Returns none with LossMode::kModel, where the targets are inputs
-  // of the model. INVALID_ARGUMENT for a target that is unknown, duplicated, missing, or not of
-  // `rows` rows.
+  // Picks from a request's `targets` those of each loss, in the losses' order; with
+  // LossMode::kClient only the target of measured(). Names each by its place in the request,
+  // "targets[1]", for the errors of the functions below. Returns none if needs_targets() is false.
+  // INVALID_ARGUMENT for a target that is unknown, duplicated, missing, or not of `rows` rows.
   absl::StatusOr<std::vector<HostTensor>> PickTargets(const std::vector<HostTensor>& targets,
                                                       int64_t rows) const;
 
   // Checks the targets of one row each, [1, …], which need no data, against the model's outputs.
-  // Errors as PickTargets() and Loss::CheckTarget().
+  // Errors as PickTargets() and Loss::CheckTargets().
   absl::Status CheckTargets(const std::vector<HostTensor>& targets,
                             const ModelConfig& config) const;
 
+  // Returns false if the losses take no targets: with LossMode::kModel, where the targets are
+  // inputs of the model, and if all losses compare outputs.
+  bool needs_targets() const { return !target_names_.empty(); }
+  // Returns the part of PickTargets()'s `targets` that loss `i` takes.
+  absl::Span<const HostTensor> TargetsOf(size_t i, const std::vector<HostTensor>& targets) const;
   // Returns for each output of the model whether a loss takes it.
   const std::vector<bool>& takes_output() const { return takes_output_; }
   const std::vector<Loss>& losses() const { return losses_; }
@@ -104,14 +109,14 @@ class Objective {
  private:
   Objective(LossMode mode, std::vector<Loss> losses, size_t outputs);
 
-  // Returns the names of the targets, in PickTargets()'s order.
-  std::vector<std::string> TargetNames() const;
   absl::Status CheckOne(const std::vector<HostTensor>& targets, size_t i, int64_t rows) const;
 
   const LossMode mode_;
   const std::vector<Loss> losses_;
   std::vector<bool> takes_output_;
-  LossSpec client_;  // kClient: defaults for metrics
+  std::vector<std::string> target_names_;  // in PickTargets()'s order
+  std::vector<size_t> first_target_;       // of each loss, in target_names_
+  LossSpec client_;                        // kClient: defaults for metrics
 };
 
 }  // namespace braid

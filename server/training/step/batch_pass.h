@@ -40,7 +40,8 @@ struct TrainedModel {
 // The batch of an operation.
 struct Batch {
   std::vector<HostTensor> inputs;
-  std::vector<HostTensor> targets;  // from Objective::PickTargets(); empty: no loss
+  std::vector<HostTensor> targets;  // from Objective::PickTargets(); empty: no loss,
+                                    // unless no loss needs targets
   int64_t rows = 0;
   Mode mode = Mode::kTrain;
   uint64_t seed = 0;  // of the random numbers that the model draws

@@ -373,7 +373,7 @@ absl::StatusOr<OperationResult> DataParallel::Update(const std::vector<GroupValu
 
 absl::StatusOr<OperationResult> DataParallel::Forward(const Batch& batch, bool keep_graph) {
   DropKept();
-  const bool with_loss = !batch.targets.empty() || spec_.loss_mode == LossMode::kModel;
+  const bool with_loss = !batch.targets.empty() || !objective_->needs_targets();
   const std::unique_ptr<TrainStep> step = NewStep(batch, with_loss);
   std::unique_ptr<Batch> kept;
   if (keep_graph) {

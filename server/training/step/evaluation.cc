@@ -32,14 +32,15 @@ absl::StatusOr<Evaluation> Evaluation::Create(const std::vector<std::string>& me
         absl::StrCat("the client computes this trainer's loss, so metrics alone can be evaluated; ",
                      "expected at least one of ", absl::StrJoin(kNames, ", ")));
   }
-  const bool of_model = !of_client && objective->losses().front().kind() == LossKind::kModel;
+  const bool measurable = of_client || !objective->losses().front().targets().empty();
   std::vector<Metric> kinds;
   for (size_t i = 0; i < metrics.size(); ++i) {
     BRAID_ASSIGN_OR_RETURN(const Metric metric, MetricOf(metrics, i));
     kinds.push_back(metric);
-    if (of_model) {
+    if (!measurable) {
       return absl::FailedPreconditionError(absl::StrCat(
-          FieldOf(i), ": there is no target to measure by where the model computes the loss"));
+          FieldOf(i), ": there is no target to measure by where ",
+          objective->needs_targets() ? "the first loss takes none" : "no loss takes one"));
     }
     if (metric == Metric::kTopK && k < 1) {
       return InvalidField("k", absl::StrCat(k, " is out of range; expected at least 1"));
@@ -74,7 +75,7 @@ absl::Status Evaluation::Add(const std::vector<at::Tensor>& outputs,
     return absl::OkStatus();
   }
   const at::Tensor& output = outputs[objective_->measured_output()];
-  const TargetRows measured{&targets.front(), start, rows};
+  const TargetRows measured{absl::MakeConstSpan(targets).first(1), start, rows};
   bool classes = false;
   bool errors = false;
   const std::vector<int64_t> shape = output.sizes().vec();
@@ -103,10 +104,9 @@ absl::Status Evaluation::AddLosses(const std::vector<at::Tensor>& outputs,
                                    int64_t rows) {
   for (size_t i = 0; i < losses_.size(); ++i) {
     const Loss& loss = objective_->losses()[i];
-    const TargetRows measured{targets.empty() ? nullptr : &targets[i], start, rows};
+    const TargetRows measured{objective_->TargetsOf(i, targets), start, rows};
     BRAID_ASSIGN_OR_RETURN(const double denominator, loss.Denominator(measured));
-    BRAID_ASSIGN_OR_RETURN(const at::Tensor value,
-                           loss.Compute(outputs[loss.output_index()], measured));
+    BRAID_ASSIGN_OR_RETURN(const at::Tensor value, loss.Compute(loss.Select(outputs), measured));
     if (denominator != 0) {  // else the value is the mean of nothing
       losses_[i].sum += value.item<double>() * denominator;
       losses_[i].count += denominator;
@@ -120,8 +120,7 @@ absl::Status Evaluation::AddChunk(const std::vector<at::Tensor>& outputs, int64_
   const c10::AutoGradMode no_grad(false);
   for (size_t i = 0; i < losses_.size(); ++i) {
     const Loss& loss = objective_->losses()[i];
-    const at::Tensor& output = outputs[loss.output_index()];
-    BRAID_ASSIGN_OR_RETURN(const at::Tensor value, loss.Compute(output, {}));
+    BRAID_ASSIGN_OR_RETURN(const at::Tensor value, loss.Compute(loss.Select(outputs), {}));
     const double share = loss.spec().reduction == Reduction::kMean ? weight : 1;
     losses_[i].sum += value.item<double>() * share;
     losses_[i].count += share;
@@ -182,8 +181,10 @@ absl::Status Evaluation::CheckForm(size_t i, const std::vector<int64_t>& output,
 }
 
 std::string Evaluation::OutputName() const {
-  const std::string& name = objective_->measured().output;
-  return name.empty() ? "the first output" : absl::StrCat("'", name, "'");
+  if (objective_->losses().empty()) {
+    return "the first output";
+  }
+  return absl::StrCat("'", objective_->losses().front().output_name(), "'");
 }
 
 absl::Status Evaluation::GrowConfusion(size_t i, int64_t classes) {
@@ -231,7 +232,7 @@ void Evaluation::AddClasses(const at::Tensor& output, const TargetRows& rows) {
 }
 
 void Evaluation::AddErrors(const at::Tensor& output, const TargetRows& rows) {
-  const at::Tensor target = ViewRows(*rows.target, rows.start, rows.rows);
+  const at::Tensor target = ViewRows(rows.target(), rows.start, rows.rows);
   const at::Tensor error = output.to(at::kDouble).sub(target.to(output.device(), at::kDouble));
   squares_.sum += error.square().sum().item<double>();
   squares_.count += static_cast<double>(error.numel());

@@ -16,6 +16,67 @@ Tensors = dict[str, Tensor]
 Objective = Callable[[Tensors, Tensors], Tensor]
 Batch = tuple[Tensors, Tensors]
 
+
+
+def focal(
+    output: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    gamma: float = 2.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Focal loss of class indices. With gamma 0 it is cross_entropy."""
+    cross_entropy = functional.cross_entropy(
+        output, target, ignore_index=ignore_index, reduction="none"
+    )
+    weights = torch.ones(output.size(1), dtype=output.dtype) if weight is None else weight
+    counted = target != ignore_index
+    weights = torch.where(counted, weights[torch.where(counted, target, 0)], 0.0)
+    total = (weights * (1 - (-cross_entropy).exp()) ** gamma * cross_entropy).sum()
+    return total / weights.sum() if reduction == "mean" else total
+
+
+def dice(
+    output: Tensor,
+    target: Tensor,
+    smooth: float = 1.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Soft Dice loss of each row and class: of class indices, or of masks."""
+    if target.is_floating_point():
+        p, t = output.sigmoid(), target
+    else:
+        counted = (target != ignore_index).unsqueeze(1)
+        indices = torch.where(counted.squeeze(1), target, 0)
+        one_hot = functional.one_hot(indices, output.size(1)).movedim(-1, 1)
+        p, t = output.softmax(1) * counted, one_hot.to(output.dtype) * counted
+    overlap, total = (p * t).flatten(2).sum(2), p.flatten(2).sum(2) + t.flatten(2).sum(2)
+    losses = 1 - (2 * overlap + smooth) / (total + smooth)
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def _sigmoid_focal(*tensors: Tensor, reduction: str = "mean", **parameters: float) -> Tensor:
+    from torchvision import ops
+
+    return ops.sigmoid_focal_loss(*tensors, reduction=reduction, **parameters)
+
+
+def _ctc(
+    output: Tensor,
+    target: Tensor,
+    target_lengths: Tensor,
+    input_lengths: Tensor | None = None,
+    **parameters: object,
+) -> Tensor:
+    if input_lengths is None:
+        input_lengths = torch.full((output.size(0),), output.size(1))
+    return functional.ctc_loss(
+        output.transpose(0, 1), target, input_lengths, target_lengths, **parameters
+    )
+
+
 _LOSSES = {
     "cross_entropy": functional.cross_entropy,
     "nll": functional.nll_loss,
@@ -25,7 +86,19 @@ _LOSSES = {
     "huber": functional.huber_loss,
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
     "kl_div": functional.kl_div,
+    "poisson_nll": functional.poisson_nll_loss,
+    "gaussian_nll": lambda mean, variance, target, **parameters: functional.gaussian_nll_loss(
+        mean, target, variance, **parameters
+    ),
+    "focal": focal,
+    "sigmoid_focal": _sigmoid_focal,
+    "dice": dice,
+    "cosine_embedding": functional.cosine_embedding_loss,
+    "triplet_margin": functional.triplet_margin_loss,
+    "ctc": _ctc,
 }
+# Keys that do not belong to PyTorch's function.
+_BINDING = ("factor", "output", "outputs", "target", "target_lengths", "input_lengths")
 
 
 class Reference:
@@ -107,16 +180,30 @@ def make_optimizer(module: nn.Module, spec: dict, groups: Sequence[dict] = ()) -
     return getattr(torch.optim, spec["name"])(of_torch, **parameters)
 
 
-def loss_of(spec: str | dict, output: Tensor, target: Tensor) -> Tensor:
-    """Computes one loss without its factor."""
+def loss_of(spec: str | dict, *tensors: Tensor) -> Tensor:
+    """Computes one loss of its outputs and targets, without its factor."""
     parameters = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = parameters.pop("name")
-    for key in ("factor", "output", "target"):
+    for key in _BINDING:
         parameters.pop(key, None)
     for key in ("weight", "pos_weight"):
         if key in parameters:
-            parameters[key] = torch.tensor(parameters[key], dtype=output.dtype)
-    return _LOSSES[name](output, target, **parameters)
+            parameters[key] = torch.tensor(parameters[key], dtype=tensors[0].dtype)
+    return _LOSSES[name](*tensors, **parameters)
+
+
+def _tensors_of(spec: dict, outputs: Tensors, targets: Tensors) -> list[Tensor]:
+    """Returns the outputs that a loss takes, followed by its targets."""
+    of_loss = [outputs[name] for name in spec.get("outputs", ())]
+    if not of_loss:
+        of_loss = [outputs[spec.get("output", next(iter(outputs)))]]
+    if spec.get("name") == "triplet_margin":
+        return of_loss
+    names = [spec.get("target", "target")]
+    if spec.get("name") == "ctc":
+        names.append(spec.get("target_lengths", "target_lengths"))
+        names += [spec["input_lengths"]] if "input_lengths" in spec else []
+    return of_loss + [targets[name] for name in names]
 
 
 def _objective(losses: str | dict | list) -> Objective:
@@ -126,8 +213,7 @@ def _objective(losses: str | dict | list) -> Objective:
         total = torch.zeros(())
         for spec in specs:
             own = {} if isinstance(spec, str) else spec
-            output = outputs[own.get("output", next(iter(outputs)))]
-            value = loss_of(spec, output, targets[own.get("target", "target")])
+            value = loss_of(spec, *_tensors_of(own, outputs, targets))
             total = total + own.get("factor", 1.0) * value
         return total
 

@@ -50,6 +50,33 @@ class TwoHeads(nn.Module):
         return {"classes": self.classes(hidden), "value": self.value(hidden)}
 
 
+class Towers(nn.Module):
+    """Three embeddings, and a positive spread of the first: 6 → [4] each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 8)
+        self.towers = nn.ModuleList(nn.Linear(8, 4) for _ in range(4))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        hidden = self.body(x).tanh()
+        left, right, other, spread = [tower(hidden) for tower in self.towers]
+        return {
+            "left": left, "right": right, "other": other, "spread": functional.softplus(spread)
+        }  # fmt: skip
+
+
+class Frames(nn.Module):
+    """Log-probabilities of 4 classes in each of 5 time steps: [5, 6] → [5, 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).log_softmax(2)
+
+
 class Nested(nn.Module):
     """Outputs in a tuple in a dict. One of them is a scalar for each chunk."""
 
@@ -253,6 +280,8 @@ _MODELS = {
     "staged": (Staged, _row(10)),
     "cells": (Cells, _row(6)),
     "heads": (TwoHeads, _row(6)),
+    "towers": (Towers, _row(6)),
+    "frames": (Frames, _row(5, 6)),
     "nested": (Nested, _row(6)),
     "with_loss": (WithLoss, _WITH_LOSS),
     "normed": (Normed, torch.zeros(2, 6).double()),  # One row has no variance.

@@ -13,6 +13,7 @@ namespace braid {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -40,7 +41,7 @@ TEST(LossCreateTest, FillsInTheDefaults) {
   EXPECT_EQ(loss.spec().reduction, Reduction::kMean);
   EXPECT_EQ(loss.spec().weight, 1);
   EXPECT_EQ(loss.spec().ignore_index, -100);
-  EXPECT_EQ(loss.output_index(), 0);
+  EXPECT_THAT(loss.outputs(), ElementsAre(0));
   EXPECT_EQ(Create({.name = "nll"})->spec().ignore_index, -100);
   EXPECT_EQ(Create({.name = "smooth_l1"})->spec().beta, 1);
   EXPECT_EQ(Create({.name = "huber"})->spec().delta, 1);
@@ -51,8 +52,9 @@ TEST(LossCreateTest, FillsInTheDefaults) {
 }
 
 TEST(LossCreateTest, TakesItsOwnDefaultsAgain) {
-  for (const char* name :
-       {"cross_entropy", "nll", "mse", "l1", "smooth_l1", "huber", "bce_with_logits", "kl_div"}) {
+  for (const char* name : {"cross_entropy", "nll", "mse", "l1", "smooth_l1", "huber",
+                           "bce_with_logits", "kl_div", "poisson_nll", "gaussian_nll", "focal",
+                           "sigmoid_focal", "dice", "cosine_embedding", "ctc"}) {
     BRAID_ASSERT_OK_AND_ASSIGN(const Loss loss, Create({.name = name}));
     EXPECT_THAT(Create(loss.spec()), IsOk()) << name;
   }
@@ -60,15 +62,15 @@ TEST(LossCreateTest, TakesItsOwnDefaultsAgain) {
 
 TEST(LossCreateTest, TakesTheOutputByName) {
   BRAID_ASSERT_OK_AND_ASSIGN(const Loss loss, Create({.name = "mse", .output = "probs"}));
-  EXPECT_EQ(loss.output_index(), 1);
+  EXPECT_THAT(loss.outputs(), ElementsAre(1));
 }
 
 TEST(LossCreateTest, RefusesUnknownNames) {
-  for (const char* name : {"", "CrossEntropy", "ctc"}) {
+  for (const char* name : {"", "CrossEntropy", "l2"}) {
     EXPECT_THAT(
         Create({.name = name}),
         RefusesField("losses[2].name", HasSubstr("cross_entropy, nll, mse, l1, smooth_l1, huber, "
-                                                 "bce_with_logits, kl_div, module")));
+                                                 "bce_with_logits, kl_div, poisson_nll, ")));
   }
   EXPECT_THAT(Create({.name = "mse", .output = "y"}),
               RefusesField("losses[2].output", AllOf(HasSubstr("'m' has no output 'y'"),
@@ -131,19 +133,97 @@ TEST(LossCreateTest, OnlyKlDivDividesByRows) {
               RefusesField("losses[2].reduction", HasSubstr("expected mean or sum")));
 }
 
+TEST(LossCreateTest, FillsInTheDefaultsOfEveryLoss) {
+  EXPECT_EQ(Create({.name = "poisson_nll"})->spec().log_input, true);
+  EXPECT_EQ(Create({.name = "poisson_nll"})->spec().eps, 1e-8);
+  EXPECT_EQ(Create({.name = "gaussian_nll"})->spec().eps, 1e-6);
+  EXPECT_EQ(Create({.name = "focal"})->spec().gamma, 2);
+  EXPECT_EQ(Create({.name = "sigmoid_focal"})->spec().alpha, 0.25);
+  EXPECT_EQ(Create({.name = "dice"})->spec().smooth, 1);
+  EXPECT_EQ(Create({.name = "cosine_embedding"})->spec().margin, 0);
+  EXPECT_EQ(Create({.name = "ctc"})->spec().target_lengths, "target_lengths");
+  EXPECT_THAT(Create({.name = "ctc"})->targets(), ElementsAre("target", "target_lengths"));
+  EXPECT_THAT(Create({.name = "ctc", .input_lengths = "n"})->targets(),
+              ElementsAre("target", "target_lengths", "n"));
+  BRAID_ASSERT_OK_AND_ASSIGN(const Loss triplet, Create({.name = "triplet_margin",
+                                                         .outputs = {"probs", "logits", "probs"}}));
+  EXPECT_EQ(triplet.spec().margin, 1);
+  EXPECT_EQ(triplet.spec().p, 2);
+  EXPECT_EQ(triplet.spec().eps, 1e-6);
+  EXPECT_THAT(triplet.targets(), ::testing::IsEmpty());
+}
+
+TEST(LossCreateTest, TakesItsOutputsByNameOrTheFirstOnes) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const Loss first, Create({.name = "gaussian_nll"}));
+  EXPECT_THAT(first.outputs(), ElementsAre(0, 1));
+  EXPECT_THAT(first.spec().outputs, ElementsAre("logits", "probs"));
+  EXPECT_EQ(first.spec().output, "");
+  EXPECT_EQ(first.output_name(), "logits");
+  BRAID_ASSERT_OK_AND_ASSIGN(const Loss named,
+                             Create({.name = "gaussian_nll", .outputs = {"probs", "logits"}}));
+  EXPECT_THAT(named.outputs(), ElementsAre(1, 0));
+  EXPECT_THAT(Create(named.spec()), IsOk());
+}
+
+TEST(LossCreateTest, RefusesOutputsThatDoNotFit) {
+  EXPECT_THAT(Create({.name = "cosine_embedding", .output = "logits"}),
+              RefusesField("losses[2].output", HasSubstr("expected `outputs`: input1, input2")));
+  EXPECT_THAT(Create({.name = "cosine_embedding", .outputs = {"logits"}}),
+              RefusesField("losses[2].outputs", HasSubstr("names 1 (expected 2: input1, input2)")));
+  EXPECT_THAT(Create({.name = "cosine_embedding", .outputs = {"logits", "y"}}),
+              RefusesField("losses[2].outputs[1]", HasSubstr("has no output 'y'")));
+  EXPECT_THAT(Create({.name = "triplet_margin"}),
+              RefusesField("losses[2].outputs[2]", HasSubstr("'ids' is INT64")));
+  EXPECT_THAT(Create({.name = "mse", .outputs = {"logits"}}),
+              RefusesField("losses[2].outputs", HasSubstr("'mse' has none")));
+  EXPECT_THAT(Create({.name = "triplet_margin", .target = "y"}),
+              RefusesField("losses[2].target", HasSubstr("takes no target")));
+}
+
+TEST(LossCreateTest, RefusesParametersOfEveryLossOutOfRange) {
+  const struct {
+    LossSpec spec;
+    const char* field;
+    const char* expected;
+  } cases[] = {
+      {{.name = "triplet_margin", .margin = 0}, "losses[2].margin", "above 0"},
+      {{.name = "triplet_margin", .p = -1}, "losses[2].p", "above 0"},
+      {{.name = "cosine_embedding", .margin = kNan}, "losses[2].margin", "not finite"},
+      {{.name = "gaussian_nll", .eps = 0}, "losses[2].eps", "above 0"},
+      {{.name = "focal", .gamma = -0.5}, "losses[2].gamma", "at least 0"},
+      {{.name = "sigmoid_focal", .alpha = -0.5}, "losses[2].alpha", "0 to 1, or -1"},
+      {{.name = "sigmoid_focal", .alpha = kNan}, "losses[2].alpha", "0 to 1, or -1"},
+      {{.name = "dice", .smooth = 0}, "losses[2].smooth", "above 0"},
+      {{.name = "ctc", .blank = -1}, "losses[2].blank", "at least 0"},
+  };
+  for (const auto& [spec, field, expected] : cases) {
+    EXPECT_THAT(Create(spec), RefusesField(field, HasSubstr(expected)));
+  }
+}
+
 TEST(LossCreateTest, RefusesParametersOfAnotherLoss) {
   const struct {
     LossSpec spec;
     const char* field;
     const char* owner;
   } cases[] = {
-      {{.ignore_index = 1}, "losses[2].ignore_index", "is cross_entropy's and nll's; 'l1' has"},
+      {{.ignore_index = 1},
+       "losses[2].ignore_index",
+       "is cross_entropy's, nll's, focal's and dice's; 'l1' has none"},
       {{.label_smoothing = 0.1}, "losses[2].label_smoothing", "is cross_entropy's; 'l1' has none"},
-      {{.class_weights = {1}}, "losses[2].class_weights", "is cross_entropy's and nll's; 'l1' has"},
+      {{.class_weights = {1}},
+       "losses[2].class_weights",
+       "is cross_entropy's, nll's and focal's; 'l1'"},
       {{.pos_weight = {1}}, "losses[2].pos_weight", "is bce_with_logits's; 'l1' has none"},
       {{.beta = 1}, "losses[2].beta", "is smooth_l1's; 'l1' has none"},
       {{.delta = 1}, "losses[2].delta", "is huber's; 'l1' has none"},
       {{.log_target = true}, "losses[2].log_target", "is kl_div's; 'l1' has none"},
+      {{.outputs = {"logits"}},
+       "losses[2].outputs",
+       "is gaussian_nll's, cosine_embedding's and triplet_margin's; 'l1' has none"},
+      {{.target_lengths = "n"}, "losses[2].target_lengths", "is ctc's; 'l1' has none"},
+      {{.gamma = 2}, "losses[2].gamma", "is focal's and sigmoid_focal's; 'l1' has none"},
+      {{.log_input = false}, "losses[2].log_input", "is poisson_nll's; 'l1' has none"},
       {{.module = "bytes"}, "losses[2].module", "is module's; 'l1' has none"},
   };
   for (const auto& [given, field, owner] : cases) {
@@ -160,7 +240,7 @@ TEST(LossCreateTest, AModelsOwnLossIsAnOutputAndNothingElse) {
       const Loss loss,
       Create({.output = "probs", .reduction = Reduction::kSum, .weight = 2}, LossMode::kModel));
   EXPECT_EQ(loss.kind(), LossKind::kModel);
-  EXPECT_EQ(loss.output_index(), 1);
+  EXPECT_THAT(loss.outputs(), ElementsAre(1));
   EXPECT_THAT(Create(loss.spec(), LossMode::kModel), IsOk());
   EXPECT_THAT(Create({.name = "mse"}, LossMode::kModel),
               RefusesField("losses[2].name", HasSubstr("expected none")));

@@ -340,6 +340,131 @@ TEST(ObjectivePartsTest, AddUpToTheWhole) {
   }
 }
 
+// Outputs `a`, `b`, `c` [B, 3], `positive` [B, 3], `cells` [B, 3, 2] and `frames` [B, 5, 3], FP64.
+ModelConfig SeveralConfig() {
+  ModelConfig config;
+  config.name = "m";
+  config.max_batch_size = 8;
+  config.outputs = {{"a", DataType::kFp64, {3}},        {"b", DataType::kFp64, {3}},
+                    {"c", DataType::kFp64, {3}},        {"positive", DataType::kFp64, {3}},
+                    {"cells", DataType::kFp64, {3, 2}}, {"frames", DataType::kFp64, {5, 3}}};
+  return config;
+}
+Tensors SeveralOutputs() {
+  const auto wave = [](at::IntArrayRef shape) {
+    return at::arange(c10::multiply_integers(shape), at::kDouble).sin().view(shape);
+  };
+  const Tensors flat = {wave({kRows, 3}), wave({kRows, 3}).cos(), wave({kRows, 3}).sin()};
+  return {flat[0],
+          flat[1],
+          flat[2],
+          flat[0].exp(),
+          wave({kRows, 3, 2}),
+          wave({kRows, 5, 3}).log_softmax(2)};
+}
+HostTensor Indices(std::vector<int64_t> shape, const std::vector<int64_t>& values) {
+  return MakeHost<int64_t>("targets[0]", std::move(shape), values);
+}
+
+struct SeveralCase {
+  LossSpec spec;
+  std::vector<HostTensor> targets;
+};
+
+std::vector<SeveralCase> SeveralCases() {
+  const HostTensor pixels =
+      Indices({kRows, 2}, {0, 1, 2, -100, -100, -100, 1, 1, 0, 2, -100, 1, 2, 2});
+  const HostTensor tokens = Indices({kRows, 2}, {1, 2, 2, -9, 1, 1, 2, 1, 0, 0, 1, 2, 2, 2});
+  const HostTensor lengths = Indices({kRows}, {2, 1, 2, 1, 0, 2, 2});
+  const HostTensor steps = Indices({kRows}, {5, 4, 5, 3, 2, 5, 4});
+  const HostTensor signs = Indices({kRows}, {1, -1, -1, 1, -1, 1, -1});
+  return {
+      {{.name = "poisson_nll", .full = true}, {Values("targets[0]")}},
+      {{.name = "gaussian_nll", .outputs = {"a", "positive"}}, {Values("targets[0]")}},
+      {{.name = "focal", .class_weights = {0.5, 1, 4}}, {Classes("targets[0]")}},
+      {{.name = "focal", .output = "cells", .gamma = 0.5}, {pixels}},
+      {{.name = "sigmoid_focal", .alpha = 0.6}, {Values("targets[0]")}},
+      {{.name = "dice", .output = "cells"}, {pixels}},
+      {{.name = "dice", .output = "cells"},
+       {MakeHost<double>("targets[0]", {kRows, 3, 2}, std::vector<double>(kRows * 6, 0.3))}},
+      {{.name = "cosine_embedding", .outputs = {"b", "c"}, .margin = 0.2}, {signs}},
+      {{.name = "triplet_margin", .swap = true}, {}},
+      {{.name = "ctc", .output = "frames"}, {tokens, lengths}},
+      {{.name = "ctc", .output = "frames", .input_lengths = "steps"}, {tokens, lengths, steps}},
+  };
+}
+
+TEST(ObjectivePartsTest, LossesOfSeveralTensorsAddUpToTheWhole) {
+  for (SeveralCase& each : SeveralCases()) {
+    for (const Reduction reduction : {Reduction::kMean, Reduction::kSum}) {
+      each.spec.reduction = reduction;
+      TrainerSpec spec = SpecOf({each.spec, each.spec}, LossMode::kPerReplica);
+      BRAID_ASSERT_OK_AND_ASSIGN(const auto objective, Objective::Create(&spec, SeveralConfig()));
+      std::vector<HostTensor> targets = each.targets;
+      targets.insert(targets.end(), each.targets.begin(), each.targets.end());
+      const Tensors outputs = SeveralOutputs();
+      BRAID_ASSERT_OK_AND_ASSIGN(const ObjectiveValue whole,
+                                 objective->Compute(outputs, targets, 0, kRows, {1, 1}, {}));
+      ASSERT_TRUE(std::isfinite(whole.loss())) << each.spec.name;
+      BRAID_ASSERT_OK_AND_ASSIGN(const auto all, objective->Denominators(targets, 0, kRows));
+      double loss = 0;
+      std::vector<Tensors> gradients(outputs.size());
+      for (int64_t start = 0; start < kRows; start += 3) {
+        const int64_t rows = std::min<int64_t>(3, kRows - start);
+        BRAID_ASSERT_OK_AND_ASSIGN(const auto part, objective->Denominators(targets, start, rows));
+        BRAID_ASSERT_OK_AND_ASSIGN(const ObjectiveValue value,
+                                   objective->Compute(Slice(outputs, start, rows), targets, start,
+                                                      rows, objective->Shares(part, all), {}));
+        loss += value.loss();
+        for (size_t o = 0; o < outputs.size(); ++o) {
+          gradients[o].push_back(value.output_gradients[o]);
+        }
+      }
+      EXPECT_NEAR(loss, whole.loss(), 1e-12 * std::abs(whole.loss())) << each.spec.name;
+      for (size_t o = 0; o < outputs.size(); ++o) {
+        EXPECT_EQ(whole.output_gradients[o].defined(), objective->takes_output()[o]);
+        if (objective->takes_output()[o]) {
+          EXPECT_TRUE(at::allclose(at::cat(gradients[o]), whole.output_gradients[o], 1e-12, 1e-15))
+              << each.spec.name << " output " << o;
+        }
+      }
+    }
+  }
+}
+
+TEST(PickTargetsTest, PicksTheTargetsOfEachLoss) {
+  TrainerSpec spec = SpecOf({{.name = "ctc", .output = "frames", .target = "y"},
+                             {.name = "triplet_margin"},
+                             {.name = "mse", .output = "a"}});
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto objective, Objective::Create(&spec, SeveralConfig()));
+  EXPECT_TRUE(objective->needs_targets());
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      const auto picked,
+      objective->PickTargets({Values("target_lengths"), Values("target"), Values("y")}, kRows));
+  const auto names = [&](size_t i) {
+    std::vector<std::string> of;
+    for (const HostTensor& target : objective->TargetsOf(i, picked)) {
+      of.push_back(target.name);
+    }
+    return of;
+  };
+  EXPECT_THAT(names(0), ElementsAre("targets[2]", "targets[0]"));
+  EXPECT_THAT(names(1), IsEmpty());
+  EXPECT_THAT(names(2), ElementsAre("targets[1]"));
+  EXPECT_THAT(objective->PickTargets({Values("y"), Values("target")}, kRows),
+              RefusesField("targets", HasSubstr("'target_lengths' is missing")));
+}
+
+TEST(PickTargetsTest, NoneWhereTheLossesCompareOutputs) {
+  TrainerSpec spec = SpecOf({{.name = "triplet_margin"}});
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto objective, Objective::Create(&spec, SeveralConfig()));
+  EXPECT_FALSE(objective->needs_targets());
+  EXPECT_THAT(*objective->PickTargets({}, kRows), IsEmpty());
+  EXPECT_THAT(objective->PickTargets({Values("y")}, kRows),
+              RefusesField("targets[0].name", HasSubstr("expected none")));
+  EXPECT_THAT(objective->CheckTargets({}, SeveralConfig()), IsOk());
+}
+
 TEST(ObjectivePartsTest, ModelsLossesAddUpToTheMeanOverRows) {
   const auto objective = Make({{.output = "c", .weight = 2}}, LossMode::kModel);
   const Tensors outputs = Outputs();

@@ -83,8 +83,9 @@ def _creation(name: str, group: str, **settings: Any) -> Any:
 @_creation(
     "--loss", _LOSS, multiple=True, metavar="NAME[:KEY=VALUE,…]",
     help="Loss of an output: cross_entropy (default), nll, mse, l1, smooth_l1, huber, "
-    "bce_with_logits, kl_div, or module:module=FILE for your own. Several add up, each times its "
-    "weight",
+    "bce_with_logits, kl_div, poisson_nll, gaussian_nll, focal, sigmoid_focal, dice, "
+    "cosine_embedding, triplet_margin, ctc, or module:module=FILE for your own. Several add up, each "
+    "times its weight",
 )
 @_creation(
     "--loss-mode", _LOSS, type=Word(("central", "per_replica", "model")),
@@ -284,7 +285,7 @@ def _losses(given: Sequence[str], targets: Sequence[str], by_model: bool) -> Ite
 
     for spec in given or ["" if by_model else "cross_entropy"]:
         loss = specs.parse_loss(spec)
-        if not by_model and not loss.target:
+        if not by_model and not loss.target and loss.name != "triplet_margin":
             if len(targets) != 1:
                 known = f"expected target=NAME, one of: {', '.join(targets)}"
                 raise errors.usage(

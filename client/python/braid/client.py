@@ -303,7 +303,8 @@ class Client:
 
         loss: a name ("cross_entropy"), a dict with "name" and parameters, a torch.jit.ScriptModule
             of output and target, or a list of these. Several losses are summed, each multiplied
-            by its "factor". With loss_mode "model": a dict such as {"output": "loss"}, or None.
+            by its "factor". A loss of several outputs, such as "triplet_margin", names them in
+            "outputs". With loss_mode "model": a dict such as {"output": "loss"}, or None.
             With loss_mode "client": None.
         optimizer: a name ("SGD"), or a dict with "name" and parameters.
         name: name of the trainer; None: derived from the model's name, with characters other than

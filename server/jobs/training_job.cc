@@ -108,7 +108,10 @@ class StoppableStream final : public BatchStream {
 
 }  // namespace
 
-bool LargerIsBetter(absl::string_view metric) { return metric == "accuracy" || metric == "top_k"; }
+bool LargerIsBetter(absl::string_view metric) {
+  return metric == "accuracy" || metric == "top_k" || metric == "binary_accuracy" ||
+         metric == "iou";
+}
 
 int64_t RowsInSteps(int64_t steps, int64_t rows, const TrainingPlan& plan) {
   const int64_t per_epoch = BatchLoader::BatchesPerEpoch(rows, plan.batch_size, plan.drop_last);

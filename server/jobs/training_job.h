@@ -117,12 +117,12 @@ struct TrainingPlan {
   int64_t evaluate_epochs = 0;
   int64_t evaluate_steps = 0;
   JobPublish publish = JobPublish::kNothing;
-  // "loss" or a metric of EvaluationResult. Better if larger only for "accuracy" and "top_k".
+  // "loss" or a metric of EvaluationResult. Better if larger: LargerIsBetter().
   std::string best_metric = "loss";
   std::optional<EarlyStopping> early_stopping = std::nullopt;  // needs an evaluation source
 };
 
-// Returns true for the metrics "accuracy" and "top_k".
+// Returns true for the metrics "accuracy", "top_k", "binary_accuracy" and "iou".
 bool LargerIsBetter(absl::string_view metric);
 
 // Returns the rows of the first `steps` batches of data with `rows` rows.

@@ -230,8 +230,8 @@ class Jobs:
         best_metric: metric that decides what is best; None: "loss".
         early_stopping: dict with "patience": evaluations in a row without improvement after which
             the training ends. Optional: "metric" (default: best_metric), "mode" ("min" or "max";
-            default: "max" for "accuracy" and "top_k"), "min_delta" (default: 0), which an
-            improvement must exceed.
+            default: "max" for "accuracy", "top_k", "binary_accuracy" and "iou"), "min_delta"
+            (default: 0), which an improvement must exceed.
         tags: words for `list_jobs`.
         priority: jobs of higher priority start first, and preempt running jobs of lower priority.
         id: ID of the job; None: a new one.

@@ -224,8 +224,9 @@ class Trainer:
         """Computes loss and metrics over `batches` of (inputs, targets), in eval mode.
 
         metrics: "accuracy", "top_k" (with `k`) and "confusion" for class indices; "mse" and "mae"
-            for targets like the output. They use output and target of the first loss, or with
-            loss_mode "client" the first output and "target".
+            for targets like the output; "binary_accuracy" for logits and masks; "iou" for class
+            indices or masks; "label_error_rate" for "ctc". They use output and target of the first
+            loss, or with loss_mode "client" the first output and "target".
         Does not change the trainer. Other operations may run between batches; each batch uses the
         weights at its time, and the result's `step` is that of the last batch. Iterates `batches`
         in the calling thread. Does not retry: raises Unavailable if the connection breaks. Raises

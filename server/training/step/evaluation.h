@@ -20,10 +20,11 @@ namespace braid {
 // Thread-compatible: one batch at a time adds to it.
 class Evaluation {
  public:
-  // `metrics`: any of "accuracy", "top_k", "confusion", "mse" and "mae", which compare output and
-  // target of Objective::measured(). `k`: of top_k. INVALID_ARGUMENT naming metrics[i] or k;
-  // FAILED_PRECONDITION for no metrics if the client computes the loss, or for metrics if the model
-  // does.
+  // `metrics`: any of "accuracy", "top_k", "confusion", "mse", "mae", "binary_accuracy", "iou" and
+  // "label_error_rate", which compare output and target of Objective::measured(). `k`: of top_k.
+  // INVALID_ARGUMENT naming metrics[i] or k; FAILED_PRECONDITION for no metrics if the client
+  // computes the loss, for metrics if the first loss takes no target, and for label_error_rate of a
+  // loss other than ctc.
   static absl::StatusOr<Evaluation> Create(const std::vector<std::string>& metrics, int64_t k,
                                            std::shared_ptr<const Objective> objective);
 
@@ -46,7 +47,16 @@ class Evaluation {
   EvaluationResult Result() const;
 
  private:
-  enum class Metric { kAccuracy, kTopK, kConfusion, kMse, kMae };
+  enum class Metric {
+    kAccuracy,
+    kTopK,
+    kConfusion,
+    kMse,
+    kMae,
+    kBinaryAccuracy,
+    kIou,
+    kLabelErrorRate
+  };
   // A mean: sum and denominator.
   struct Ratio {
     double sum = 0;
@@ -63,6 +73,9 @@ class Evaluation {
 
   static absl::StatusOr<Metric> MetricOf(const std::vector<std::string>& names, size_t i);
   static const char* NameOf(Metric metric);
+  bool Measures(Metric metric) const;
+  // Returns true if the metric reads this target as class indices.
+  static bool TakesClasses(Metric metric, const HostTensor& target);
 
   absl::Status AddLosses(const std::vector<at::Tensor>& outputs,
                          const std::vector<HostTensor>& targets, int64_t start, int64_t rows);
@@ -72,9 +85,15 @@ class Evaluation {
   absl::Status CheckForm(size_t i, const std::vector<int64_t>& output,
                          const HostTensor& target) const;
   std::string OutputName() const;
+  absl::Status CheckClassCount(size_t i, int64_t counted, int64_t classes) const;
   absl::Status GrowConfusion(size_t i, int64_t classes);
+  absl::Status GrowOverlaps(size_t i, int64_t classes);
   void AddClasses(const at::Tensor& output, const TargetRows& rows);
   void AddErrors(const at::Tensor& output, const TargetRows& rows);
+  void AddMasks(const at::Tensor& output, const TargetRows& rows);
+  void AddSequences(const at::Tensor& output, const TargetRows& rows);
+  double MeanOverlap() const;
+  double ValueOf(Metric metric) const;
 
   // Immutable.
   std::vector<Metric> metrics_;
@@ -87,7 +106,10 @@ class Evaluation {
   Ratio top_k_;
   Ratio squares_;
   Ratio distances_;
-  int64_t classes_ = 0;  // of confusion_
+  Ratio binary_accuracy_;
+  Ratio label_errors_;           // edit distances over the lengths of the targets
+  std::vector<Ratio> overlaps_;  // by class: intersection over union
+  int64_t classes_ = 0;          // of confusion_
   std::vector<int64_t> confusion_;
 };
 

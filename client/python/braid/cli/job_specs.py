@@ -28,7 +28,7 @@ data:
 evaluate:
   path: test.parquet             # default: the validation split
   every: 1 epoch                 # or, for example, 500 steps
-  metrics: [accuracy]            # besides the loss: accuracy, top_k (with k), mse, mae
+  metrics: [accuracy]            # besides the loss: accuracy, top_k (with k), mse, iou, …
 loss: cross_entropy              # or, for example, {name: cross_entropy, label_smoothing: 0.1}
 optimizer: {name: SGD, lr: 0.01, momentum: 0.9}
 epochs: 6                        # or steps: 1000

@@ -106,6 +106,59 @@ TEST(EvaluationTest, MeasuresDistances) {
   EXPECT_THAT(evaluation.Result().metrics, ElementsAre(Pair("mae", 1.0), Pair("mse", 5.0 / 3)));
 }
 
+// Logits of two rows, three classes and two positions. The predicted classes are 2, 0, 1 and 1.
+at::Tensor Logits() {
+  return at::tensor({-1.0, 2.0, 0.5, -3.0, 1.0, -2.0, -1.0, -2.0, 3.0, 0.5, -2.0, -1.0},
+                    at::kDouble)
+      .view({2, 3, 2});
+}
+
+TEST(EvaluationTest, ComparesLogitsWithMasks) {
+  Evaluation evaluation =
+      Of({"binary_accuracy", "iou"}, {{.name = "bce_with_logits", .output = "scores"}});
+  // Differs from the prediction in the first element, of class 0, and in the last, of class 2.
+  const HostTensor target =
+      MakeHost<double>("targets[0]", {2, 3, 2}, {1, 1, 0.75, 0, 1, 0, 0, 0, 1, 1, 0, 1});
+  ASSERT_THAT(evaluation.Add(Outputs(Logits().slice(0, 0, 1)), {target}, 0, 1), IsOk());
+  ASSERT_THAT(evaluation.Add(Outputs(Logits().slice(0, 1, 2)), {target}, 1, 1), IsOk());
+  // Intersections over unions: 1 of 2, 3 of 3 and 1 of 2 elements.
+  EXPECT_THAT(evaluation.Result().metrics,
+              ElementsAre(Pair("binary_accuracy", 10.0 / 12), Pair("iou", (0.5 + 1 + 0.5) / 3)));
+}
+
+TEST(EvaluationTest, IntersectionOverUnionOfTheClassesThatOccur) {
+  Evaluation evaluation = Of({"iou", "accuracy"}, {{.name = "dice", .ignore_index = 7}});
+  const HostTensor target = MakeHost<int64_t>("targets[0]", {2, 2}, {2, 0, 0, 7});
+  ASSERT_THAT(evaluation.Add(Outputs(Logits()), {target}, 0, 2), IsOk());
+  // Class 0: 1 of 2. Class 1: predicted once, never right. Class 2: 1 of 1.
+  EXPECT_THAT(evaluation.Result().metrics,
+              ElementsAre(Pair("accuracy", 2.0 / 3), Pair("iou", (0.5 + 0 + 1) / 3)));
+  Evaluation absent = Of({"iou"}, {{.name = "dice"}});
+  const HostTensor zeros = MakeHost<int64_t>("targets[0]", {2, 2}, {2, 0, 2, 2});
+  ASSERT_THAT(absent.Add(Outputs(Logits().roll({1}, {1})), {zeros}, 0, 2), IsOk());
+  EXPECT_THAT(absent.Add(Outputs(Logits().narrow(1, 0, 2)),
+                         {MakeHost<int64_t>("targets[0]", {2, 2}, {0, 0, 1, 1})}, 0, 2),
+              StatusIs(kFailed, HasSubstr("iou is of one number of classes; these are 2 after 3")));
+}
+
+TEST(EvaluationTest, CountsTheErrorsOfGreedyDecoding) {
+  // The likeliest classes are 1, 1, 0, 2 and 2, 0, 2, 1.
+  const at::Tensor best = at::tensor({1, 1, 0, 2, 2, 0, 2, 1}, at::kLong).view({2, 4});
+  const at::Tensor frames = at::one_hot(best, 3).to(at::kDouble).log_softmax(2);
+  const HostTensor tokens = MakeHost<int64_t>("targets[0]", {2, 2}, {1, 2, 2, 1});
+  const HostTensor lengths = MakeHost<int64_t>("targets[1]", {2}, {2, 2});
+  Evaluation evaluation = Of({"label_error_rate"}, {{.name = "ctc"}});
+  ASSERT_THAT(evaluation.Add(Outputs(frames.slice(0, 0, 1)), {tokens, lengths}, 0, 1), IsOk());
+  EXPECT_THAT(evaluation.Result().metrics, ElementsAre(Pair("label_error_rate", 0.0)));
+  ASSERT_THAT(evaluation.Add(Outputs(frames.slice(0, 1, 2)), {tokens, lengths}, 1, 1), IsOk());
+  EXPECT_THAT(evaluation.Result().metrics, ElementsAre(Pair("label_error_rate", 1.0 / 4)));
+  // Without the last two steps, the second row is decoded as 2.
+  Evaluation shorter = Of({"label_error_rate"}, {{.name = "ctc", .input_lengths = "steps"}});
+  const HostTensor steps = MakeHost<int64_t>("targets[2]", {2}, {4, 2});
+  ASSERT_THAT(shorter.Add(Outputs(frames), {tokens, lengths, steps}, 0, 2), IsOk());
+  EXPECT_THAT(shorter.Result().metrics, ElementsAre(Pair("label_error_rate", 1.0 / 4)));
+}
+
 TEST(EvaluationTest, TheLossIsThatOfOneBatch) {
   const std::vector<LossSpec> losses = {
       {.name = "cross_entropy", .weight = 0.5, .class_weights = {0.5, 1, 4}},
@@ -194,6 +247,8 @@ TEST(EvaluationTest, NeedsALossOrAMetricAndATarget) {
                                       HasSubstr("at least one of accuracy, top_k"))));
   EXPECT_THAT(Evaluation::Create({"mse"}, 5, Make({}, LossMode::kModel)),
               StatusIs(kFailed, HasSubstr("metrics[0]: there is no target")));
+  EXPECT_THAT(Evaluation::Create({"label_error_rate"}, 5, Make({{.name = "mse"}})),
+              StatusIs(kFailed, HasSubstr("expected ctc as the first loss")));
 }
 
 TEST(EvaluationTest, AMetricThatDoesNotGoWithTheTarget) {

@@ -42,7 +42,8 @@ Example:
 )  # fmt: skip
 @option(
     "--metric", "metrics", multiple=True, metavar="NAME",
-    help="Besides the loss: accuracy, top_k, confusion, mse or mae; may be repeated",
+    help="Besides the loss: accuracy, top_k, confusion, mse, mae, binary_accuracy, iou or "
+    "label_error_rate; may be repeated",
 )  # fmt: skip
 @option("--k", type=POSITIVE, default=5, show_default=True, metavar="N", help="For top_k")
 @pass_flags

@@ -63,11 +63,12 @@ NOISY: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
-    """Serves a float64 classifier as "fashion", and NormAndDropout as "noisy"."""
+    """Serves a float64 classifier as "fashion", NormAndDropout as "noisy", and "frames"."""
     directory = tmp_path_factory.mktemp("jobs")
     training_models.export_model(directory / "models/fashion", "net", "torchscript")
     durable.export_noisy(directory / "models/noisy")
     export_price(directory / "models/price")
+    training_models.export_model(directory / "models/frames", "frames", "pair")
     with jobs.serving(directory) as server:
         write_tables(server)
         yield server
@@ -167,6 +168,53 @@ def test_200_steps_equal_pytorch(
     assert loss.steps.tolist() == list(range(1, 201))
     actual = Run(loss.values.tolist(), published(server, "fashion", version))
     assert_equal_runs(actual, wanted, training.MANY_STEPS)
+
+
+def test_loss_of_several_targets_takes_several_columns(
+    server: JobServer, client: braid.Client
+) -> None:
+    frames = training.rows(ROWS, 5, 6)
+    targets = {
+        "tokens": 1 + training.classes(ROWS, 2, of=3),
+        "count": 1 + training.classes(ROWS, of=2),
+        "steps": 4 + training.classes(ROWS, of=2, seed=1),
+    }
+    row = pa.FixedSizeListArray.from_arrays(pa.array(frames.numpy().reshape(-1)), 6)
+    tokens = pa.array(targets["tokens"].numpy().reshape(-1))
+    table = pa.table({
+        "audio": pa.FixedSizeListArray.from_arrays(row, 5),
+        "text": pa.FixedSizeListArray.from_arrays(tokens, 2),
+        **{name: targets[name].numpy() for name in ("count", "steps")},
+    })  # fmt: skip
+    pq.write_table(table, server.tables / "speech.parquet")
+    columns = {"tokens": "text", "count": "count", "steps": "steps"}
+    loss = {
+        "name": "ctc", "target": "tokens", "target_lengths": "count", "input_lengths": "steps",
+        "zero_infinity": True,
+    }  # fmt: skip
+    wanted = Reference("frames", SGD, loss).train(
+        ({"x": frames[batch]}, {name: target[batch] for name, target in targets.items()})
+        for batch in itertools.islice(jobs.batches(ROWS, 7, seed=5), 20)
+    )
+    job = client.jobs.train(
+        "frames", loss=loss, optimizer=SGD, steps=20, batch_size=7, seed=5, publish="best",
+        data={"path": "speech.parquet", "inputs": {"x": "audio"}, "targets": columns},
+        evaluate={"path": "speech.parquet", "metrics": ["label_error_rate"], "every": "20 steps"},
+        best_metric="label_error_rate", stages=training.on(2), loss_mode="per_replica",
+    )  # fmt: skip
+    result = job.wait(timeout=SECONDS).result
+    losses = job.metrics(["loss"])["loss"].values.tolist()
+    actual = Run(losses, published(server, "frames", result.version))
+    assert_equal_runs(actual, wanted, training.MANY_STEPS)
+    assert result.metrics["label_error_rate"] > 0
+    with pytest.raises(braid.InvalidArgument, match="'count' is missing") as caught:
+        client.jobs.check({
+            "kind": "train", "model": "frames", "loss": loss, "optimizer": SGD, "steps": 20,
+            "batch_size": 7,
+            "data": {"path": "speech.parquet", "inputs": {"x": "audio"},
+                     "targets": {"tokens": "text", "steps": "steps"}},
+        })  # fmt: skip
+    assert caught.value.field == "spec.train.data.targets"
 
 
 def test_evaluates_on_the_rows_of_the_split(server: JobServer, client: braid.Client) -> None:

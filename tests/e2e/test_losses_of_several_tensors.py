@@ -3,10 +3,7 @@ equal the reference on three replicas and in micro-batches."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import braid
-import numpy as np
 import pytest
 import torch
 from e2e.support import training
@@ -156,6 +153,44 @@ def test_evaluation_combines_uneven_batches(
         assert result.loss == pytest.approx(wanted, abs=1e-12)
         assert result.rows == ROWS
         assert trainer.forward(inputs, targets).loss == pytest.approx(wanted, abs=1e-12)
+
+
+def test_metrics_of_masks_classes_and_sequences_equal_pytorch(trainers: braid.Client) -> None:
+    inputs, labels = inputs_of("cells"), pixels()
+    with torch.no_grad():
+        logits = Reference("cells", SGD, "dice").outputs(inputs)["output__0"]
+    predicted = logits.argmax(1)
+    overlaps = []
+    for label in range(3):
+        one, other = (predicted == label) & (labels >= 0), labels == label
+        if (one | other).any():
+            overlaps.append((one & other).sum() / (one | other).sum())
+    with new_trainer(trainers, "cells", loss="dice", optimizer=SGD, stages=on(3)) as trainer:
+        result = trainer.evaluate([(inputs, {"target": labels})], metrics=["iou"])
+        assert result.metrics["iou"] == pytest.approx(float(sum(overlaps) / len(overlaps)))
+        wanted = masks()
+        result = trainer.evaluate([(inputs, {"target": wanted})], metrics=["binary_accuracy", "iou"])
+    # The log-probabilities of this model are negative: nothing is predicted.
+    right = (wanted == 0).double().mean().item()
+    assert result.metrics == pytest.approx({"binary_accuracy": right, "iou": 0.0})
+    with new_trainer(trainers, "frames", loss="ctc", optimizer=SGD, stages=on(2)) as trainer:
+        result = trainer.evaluate(
+            [(inputs_of("frames"), sequences())], metrics=["label_error_rate"]
+        )
+        assert 0 < result.metrics["label_error_rate"]
+        with pytest.raises(braid.InvalidArgument, match="class indices, INT64"):
+            trainer.evaluate([(inputs_of("frames"), sequences())], metrics=["accuracy"])
+
+
+def test_fit_binds_tensors_to_outputs_and_targets(trainers: braid.Client) -> None:
+    """The tensors of a batch are the inputs, then the targets in the order of the loss."""
+    tokens = sequences()
+    loader = [(inputs_of("frames")["x"], tokens["target"], tokens["target_lengths"])] * 3
+    loss = {"name": "ctc", "zero_infinity": True}
+    result = braid.fit(trainers, "frames", loader, loss=loss, optimizer=SGD, progress=False)
+    result.trainer.delete()
+    wanted = Reference("frames", SGD, loss).train([(inputs_of("frames"), tokens)] * 3)
+    assert result.losses == pytest.approx(wanted.losses, abs=1e-12)
 
 
 def test_trainer_returns_the_names_of_outputs_and_targets(trainers: braid.Client) -> None:

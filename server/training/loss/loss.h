@@ -1,5 +1,5 @@
-// One loss: of one output and one target, unless loss_spec.cc says otherwise. Losses and parameters
-// are those of torch.nn.functional.
+// One loss: of one output and one target, or of several (OutputRoles(), TargetNames()). Most losses
+// and their parameters are those of torch.nn.functional.
 #pragma once
 
 #include <cstddef>

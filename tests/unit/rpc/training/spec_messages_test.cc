@@ -126,7 +126,11 @@ TEST_P(RoundTripTest, WritesWhatItRead) {
     losses { name: 'cross_entropy' output: 'y' target: 'z' reduction: REDUCTION_SUM weight: 2
              ignore_index: 7 label_smoothing: 0.1 class_weights: [1, 2] }
     losses { name: 'huber' output: 'a' target: 'b' reduction: REDUCTION_MEAN weight: 1
-             pos_weight: [3] beta: 4 delta: 5 log_target: true })") +
+             pos_weight: [3] beta: 4 delta: 5 log_target: true }
+    losses { name: 'gaussian_nll' outputs: ['a', 'b'] target_lengths: 'c' input_lengths: 'd'
+             reduction: REDUCTION_BATCHMEAN weight: 1 pos_weight: [3, 4] pos_weight_shape: [2, 1]
+             margin: 0.5 p: 3 swap: true eps: 0.25 full: true log_input: false gamma: 1 alpha: 0
+             smooth: 2 blank: 6 zero_infinity: true })") +
                                                     GetParam());
   request.mutable_options()->MergeFrom(Request(R"(options {
     loss_mode: LOSS_MODE_PER_REPLICA unweighted_mean: true

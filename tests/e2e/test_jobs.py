@@ -68,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
     training_models.export_model(directory / "models/fashion", "net", "torchscript")
     durable.export_noisy(directory / "models/noisy")
     export_price(directory / "models/price")
-    training_models.export_model(directory / "models/frames", "frames", "pair")
+    training_models.export_model(directory / "models/frames", "frames", "torchscript")
     with jobs.serving(directory) as server:
         write_tables(server)
         yield server

@@ -93,7 +93,7 @@ LOSS_ROWS = [
     Rejection(
         "class weights of mse",
         loss("mse", class_weights=[1, 2]),
-        ("cross_entropy's and nll's", "'mse'"),
+        ("cross_entropy's, nll's and focal's", "'mse'"),
         "losses[0].class_weights",
     ),
     Rejection(
@@ -101,6 +101,33 @@ LOSS_ROWS = [
         loss("bce_with_logits", pos_weight=[math.nan]),
         ("nan", "at least 0"),
         "losses[0].pos_weight",
+    ),
+    Rejection(
+        "shape of positive weights",
+        loss("bce_with_logits", pos_weight=[1, 2, 3], pos_weight_shape=[2, 2]),
+        ("[2, 2]", "the 3 numbers of pos_weight"),
+        "losses[0].pos_weight_shape",
+    ),
+    Rejection(
+        "outputs of mse", loss("mse", outputs=["a", "b"]), ("'mse'",), "losses[0].outputs"
+    ),
+    Rejection(
+        "output of embeddings",
+        loss("cosine_embedding", output="output__0"),
+        ("'output__0'", "several outputs", "input1, input2"),
+        "losses[0].output",
+    ),
+    Rejection(
+        "too few outputs",
+        loss("cosine_embedding"),
+        ("1 outputs", "takes 2"),
+        "losses[0].outputs",
+    ),
+    Rejection(
+        "division by rows",
+        loss("mse", reduction=3),
+        ("batchmean is kl_div's",),
+        "losses[0].reduction",
     ),
     Rejection(
         "positive weights of l1",

@@ -307,6 +307,22 @@ absl::StatusOr<JobPage> JobStore::List(const char* sql, const JobFilter& filter,
   }
 }
 
+absl::StatusOr<std::vector<JobRecord>> JobStore::InState(JobState state, int64_t limit) const {
+  const absl::MutexLock lock(&mu_);
+  BRAID_ASSIGN_OR_RETURN(SqlStatement row,
+                         database_->Query("SELECT " BRAID_JOB_COLUMNS " FROM jobs WHERE state = ? "
+                                          "ORDER BY priority DESC, number LIMIT ?",
+                                          static_cast<int64_t>(state), limit));
+  std::vector<JobRecord> jobs;
+  while (true) {
+    BRAID_ASSIGN_OR_RETURN(const bool found, row.Next());
+    if (!found) {
+      return jobs;
+    }
+    jobs.push_back(ReadRecord(row));
+  }
+}
+
 absl::StatusOr<std::vector<QueuedJob>> JobStore::Queued() const {
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(SqlStatement row,

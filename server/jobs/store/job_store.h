@@ -84,6 +84,9 @@ class JobStore {
   absl::StatusOr<JobPage> ListNewest(const JobFilter& filter, int64_t limit,
                                      int64_t before = std::numeric_limits<int64_t>::max()) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns at most `limit` jobs in `state`: highest priority first, then submitted first.
+  absl::StatusOr<std::vector<JobRecord>> InState(JobState state, int64_t limit) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the queued jobs: highest priority first, then submitted first.
   absl::StatusOr<std::vector<QueuedJob>> Queued() const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the IDs of the jobs that ended before `time`, in the order of numbers.

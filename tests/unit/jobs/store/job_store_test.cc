@@ -179,6 +179,26 @@ TEST_F(JobStoreTest, QueuedJobsAreInTheOrderOfPriorityAndSubmission) {
   EXPECT_THAT(order, ElementsAre("high", "high2", "first", "low"));
 }
 
+TEST_F(JobStoreTest, JobsInAStateAreInTheOrderOfPriorityAndSubmission) {
+  for (const auto& [id, priority] : std::vector<std::pair<std::string, int64_t>>{
+           {"low", -1}, {"first", 0}, {"running", 5}, {"second", 0}, {"high", 5}}) {
+    NewJob job = Named(id);
+    job.priority = priority;
+    ASSERT_THAT(store_->Add(job), IsOk());
+  }
+  Move("running", To(JobState::kRunning));
+  const auto ids = [this](JobState state, int64_t limit) {
+    JobPage page;
+    const absl::StatusOr<std::vector<JobRecord>> jobs = store_->InState(state, limit);
+    EXPECT_THAT(jobs, IsOk());
+    page.jobs = jobs.value_or(std::vector<JobRecord>());
+    return Ids(page);
+  };
+  EXPECT_THAT(ids(JobState::kQueued, 3), ElementsAre("high", "first", "second"));
+  EXPECT_THAT(ids(JobState::kRunning, 3), ElementsAre("running"));
+  EXPECT_THAT(ids(JobState::kPaused, 3), IsEmpty());
+}
+
 TEST_F(JobStoreTest, ListsInPagesAndByFilter) {
   for (const char* id : {"a", "b", "c", "d"}) {
     NewJob job = Named(id);

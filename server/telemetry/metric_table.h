@@ -20,6 +20,7 @@
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
+#include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
 #include "server/telemetry/description.h"
 
@@ -59,6 +60,9 @@ class Series {
     }
     return *found->second.series;
   }
+
+  // Returns the current values of all series.
+  std::vector<prometheus::MetricFamily> Collect() const { return family_.Collect(); }
 
   // Removes the series whose label `label` is `value`. They must not be used afterwards.
   void Drop(absl::string_view label, absl::string_view value) ABSL_LOCKS_EXCLUDED(mu_) {

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -19,6 +21,17 @@ namespace braid {
 
 struct MetricDescription;
 struct MetricTable;
+
+// Inference requests of a model since it has metrics. Each request of a stream counts.
+struct ModelCounters {
+  int64_t requests = 0;  // completed, failed ones too
+  int64_t failures = 0;
+  int64_t rows = 0;        // inferred for requests
+  int64_t queue_rows = 0;  // that wait now
+  // Completed requests by duration: one count per bound of DurationBounds(), of the requests up to
+  // it and above the bound before, and a last one of longer requests. Empty: no requests.
+  std::vector<int64_t> durations = {};
+};
 
 // Owned by the server. Thread-safe.
 class Metrics {
@@ -37,6 +50,13 @@ class Metrics {
   void CountDenied(absl::string_view reason);
   // Counts an upload of a dataset. `result` is "stored", "replaced", "unchanged" or "failed".
   void CountDatasetUpload(absl::string_view result);
+
+  // Returns the counters of all models that have metrics, by name.
+  std::map<std::string, ModelCounters> Models() const;
+  // Returns the upper bounds for ModelCounters::durations in seconds, ascending.
+  static std::vector<double> DurationBounds();
+  // Returns the latest loss of each trainer that has one, by name.
+  std::map<std::string, double> Losses() const;
 
   // Returns the registry for scrapes.
   const std::shared_ptr<prometheus::Registry>& registry() const;

@@ -303,7 +303,12 @@ struct DeviceMemory {
 
 // Summary of a trainer's state.
 struct TrainerState {
+  std::string name;
+  std::string model;
   bool failed = false;  // an update was interrupted: Trainer::Poison()
+  int64_t step = 0;
+  double lr = 0;
+  std::vector<std::string> devices;
   std::vector<DeviceMemory> memory;
 };
 

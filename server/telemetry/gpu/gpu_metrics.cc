@@ -176,6 +176,16 @@ std::optional<GpuMetrics::Labels> GpuMetrics::Find(const std::string& uuid,
   return found == nullptr ? std::nullopt : std::optional<Labels>({found->index, found->uuid});
 }
 
+std::optional<GpuMetrics::Memory> GpuMetrics::ReadMemory(const std::string& uuid) const {
+  nvmlMemory_t memory{};
+  for (const Gpu& gpu : state_->gpus) {
+    if (gpu.uuid == uuid && CallNvml(state_->nvml.memory, gpu.device, &memory) == NVML_SUCCESS) {
+      return Memory{static_cast<int64_t>(memory.used), static_cast<int64_t>(memory.total)};
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<MetricFamily> GpuMetrics::Collect() const {
   State& state = *state_;
   Scrape scrape;

@@ -5,6 +5,7 @@
 // braid_gpu_sensor_errors_total.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,14 @@ class GpuMetrics final : public prometheus::Collectable {
   // Finds a GPU by `uuid`, or else by `pci_id`, which a MIG instance shares with its GPU. Returns
   // nullopt if NVML knows neither.
   std::optional<Labels> Find(const std::string& uuid, const std::string& pci_id) const;
+
+  // Memory of a GPU in bytes, over all processes.
+  struct Memory {
+    int64_t used = 0;
+    int64_t total = 0;
+  };
+  // Reads the memory of the GPU with the label `uuid`. Returns nullopt if NVML does not know it.
+  std::optional<Memory> ReadMemory(const std::string& uuid) const;
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 

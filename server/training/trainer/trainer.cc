@@ -577,7 +577,7 @@ void Trainer::GetSettled(InfoDone done) {
 
 TrainerState Trainer::state() const {
   const absl::MutexLock lock(&mu_);
-  return {!poisoned_.ok(), memory_};
+  return {spec_.name, spec_.model, !poisoned_.ok(), step_, lr_, devices_, memory_};
 }
 
 bool Trainer::RetireAt(int64_t sequence) {

@@ -152,7 +152,7 @@ class TrainerRegistry {
   void GetSettled(absl::string_view name, InfoDone done) const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the model that a trainer started from. NOT_FOUND for an unknown name.
   absl::StatusOr<std::string> ModelOf(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the states of all trainers.
+  // Returns the states of all trainers, sorted by name.
   std::vector<TrainerState> States() const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns all trainers, sorted by name.
   std::vector<TrainerInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);

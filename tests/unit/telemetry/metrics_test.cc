@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -32,6 +34,7 @@ using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 std::string Scrape(const Metrics& metrics) {
   return prometheus::TextSerializer().Serialize(metrics.registry()->Collect());
@@ -329,6 +332,41 @@ TEST(JobMetricsTest, CountsWorkAndEndsByKind) {
                     HasSubstr("braid_job_failures_total{code=\"NOT_FOUND\",kind=\"infer\"} 1\n"),
                     HasSubstr("braid_job_preemptions_total{kind=\"train\"} 1\n"),
                     HasSubstr("braid_job_pauses_total{kind=\"train\"} 1\n")));
+}
+
+TEST(MetricsTest, ReturnsTheCountersOfModels) {
+  Metrics metrics;
+  ModelMetrics model(&metrics, "m");
+  const ModelMetrics unused(&metrics, "unused");
+  model.CountBatch(8);
+  model.AddQueuedRows(5);
+  metrics.CountRequest("ModelInfer", "m", "OK", absl::Microseconds(40));
+  metrics.CountRequest("ModelInfer", "m", "INTERNAL", absl::Microseconds(40));
+  metrics.CountRequest("ModelStreamInfer", "m", "OK", absl::Hours(1));
+  metrics.CountRequest("ModelMetadata", "m", "OK", absl::Milliseconds(3));
+  metrics.CountRequest("ModelInfer", "nosuch", "NOT_FOUND", absl::Milliseconds(3));
+
+  const std::map<std::string, ModelCounters> models = metrics.Models();
+  ASSERT_THAT(models, SizeIs(2));
+  const ModelCounters& counters = models.at("m");
+  EXPECT_EQ(counters.requests, 3);
+  EXPECT_EQ(counters.failures, 1);
+  EXPECT_EQ(counters.rows, 8);
+  EXPECT_EQ(counters.queue_rows, 5);
+  ASSERT_THAT(counters.durations, SizeIs(Metrics::DurationBounds().size() + 1));
+  EXPECT_EQ(counters.durations.front(), 2);
+  EXPECT_EQ(counters.durations.back(), 1);
+  EXPECT_EQ(std::accumulate(counters.durations.begin(), counters.durations.end(), int64_t{0}), 3);
+  EXPECT_EQ(models.at("unused").requests, 0);
+}
+
+TEST(MetricsTest, ReturnsTheLossesOfTrainers) {
+  Metrics metrics;
+  TrainerMetrics trainer(&metrics, "t");
+  const TrainerMetrics without(&metrics, "new");
+  trainer.RecordLoss(0.5, 10);
+  trainer.RecordLoss(0.25, 10);
+  EXPECT_THAT(metrics.Losses(), ElementsAre(::testing::Pair("t", 0.25)));
 }
 
 TEST(MetricsTest, CountsFromManyThreads) {

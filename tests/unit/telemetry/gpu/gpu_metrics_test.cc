@@ -108,6 +108,14 @@ TEST_F(GpuMetricsTest, FindsAGpuByUuidOrPciId) {
   EXPECT_FALSE(metrics_->Find("GPU-zz", "0000:99:00.0").has_value());
 }
 
+TEST_F(GpuMetricsTest, ReadsTheMemoryOfOneGpu) {
+  const auto memory = metrics_->ReadMemory("GPU-aa");
+  ASSERT_TRUE(memory.has_value());
+  EXPECT_EQ(memory->used, 100);
+  EXPECT_EQ(memory->total, 1000);
+  EXPECT_FALSE(metrics_->ReadMemory("GPU-zz").has_value());
+}
+
 // All families of the table with their labels. The fake library reports an XID error.
 TEST_F(GpuMetricsTest, CollectsEveryDocumentedMetric) {
   std::map<std::string, std::vector<std::string>> collected;

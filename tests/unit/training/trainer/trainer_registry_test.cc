@@ -19,6 +19,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 class TrainerRegistryTest : public RegistryTest {
  protected:
@@ -35,6 +36,23 @@ TEST_F(TrainerRegistryTest, FindsATrainerByName) {
     names.push_back(info.spec.name);
   }
   EXPECT_THAT(names, ElementsAre("a", "b"));
+}
+
+TEST_F(TrainerRegistryTest, ReportsTheStateOfEachTrainer) {
+  ASSERT_THAT(Create(Named("b")), IsOk());
+  ASSERT_THAT(Create(Named("a")), IsOk());
+  ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
+  const std::vector<TrainerState> states = registry().States();
+  ASSERT_THAT(states, SizeIs(2));
+  EXPECT_EQ(states[0].name, "a");
+  EXPECT_EQ(states[0].model, "m");
+  EXPECT_FALSE(states[0].failed);
+  EXPECT_EQ(states[0].step, 1);
+  EXPECT_EQ(states[0].lr, 0.1);
+  EXPECT_THAT(states[0].devices, SizeIs(2));
+  EXPECT_THAT(states[0].memory, SizeIs(2));
+  EXPECT_EQ(states[1].name, "b");
+  EXPECT_EQ(states[1].step, 0);
 }
 
 TEST_F(TrainerRegistryTest, AnEmptyNameBecomesTheModelName) {

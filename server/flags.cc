@@ -281,7 +281,7 @@ void AddNetworkFlags(CLI::App* app, Options* options) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   app->add_option("--metrics_port", options->metrics_port,
-                  "Port for metrics (HTTP); 0 picks a free port")
+                  "Port for metrics, status page and probes (HTTP); 0 picks a free port")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   auto* const refuse = app->add_flag("--refuse_compression", options->refuse_compression,

@@ -41,6 +41,7 @@
 #include "server/serving/model_control.h"
 #include "server/serving/served_models.h"
 #include "server/shared_memory/shared_regions.h"
+#include "server/status_reader.h"
 #include "server/storage/directory_lock.h"
 #include "server/storage/files.h"
 #include "server/telemetry/gpu/gpu_metrics.h"
@@ -50,6 +51,7 @@
 #include "server/telemetry/metrics_server.h"
 #include "server/telemetry/process_metrics.h"
 #include "server/telemetry/state_metrics.h"
+#include "server/telemetry/status_report.h"
 #include "server/tracking/tracking.h"
 #include "server/training/trainer/publisher.h"
 #include "server/training/trainer/step_profiler.h"
@@ -222,6 +224,7 @@ class Server::Parts {
     BRAID_RETURN_IF_ERROR(CheckModels());
     trainers_->RestoreStored();
     jobs_->Start();
+    ServeStatus();
     admission_.Open();
     health_.SetReady();
     control_->StartPolling(options_.repository_poll);
@@ -263,7 +266,8 @@ class Server::Parts {
     }
     // Nothing writes to the directories any more. Releases them for another server before the
     // remaining parts are destroyed.
-    metrics_server_->Remove(state_metrics_);  // uses the trainers
+    metrics_server_->Remove(state_metrics_);  // uses the trainers, like the status
+    metrics_server_->SetStatus(nullptr);
     jobs_.reset();
     trainers_.reset();
     tracking_.reset();
@@ -366,6 +370,10 @@ class Server::Parts {
         const auto labels = gpus->Find(id.uuid, id.pci_id);
         return labels ? std::optional<GpuLabels>({labels->gpu, labels->uuid}) : std::nullopt;
       };
+      read_gpu_memory_ = [gpus = *gpus](const std::string& uuid) -> std::optional<GpuMemoryUse> {
+        const auto memory = gpus->ReadMemory(uuid);
+        return memory ? std::optional<GpuMemoryUse>({memory->used, memory->total}) : std::nullopt;
+      };
       metrics_server_->Add(gpu_metrics_);
     } else {
       Log(LogModule::kServer)
@@ -374,13 +382,29 @@ class Server::Parts {
 #endif
   }
 
+  ServerStateReader MakeStateReader() const {
+    return {&admission_,
+            models_.get(),
+            trainers_.get(),
+            jobs_.get(),
+            datasets_ == nullptr ? nullptr : &datasets_->space(),
+            pool_.get(),
+            find_gpu_};
+  }
+
   void ServeStateMetrics() {
-    state_metrics_ = std::make_shared<StateMetrics>(
-        [reader = ServerStateReader(&admission_, models_.get(), trainers_.get(), jobs_.get(),
-                                    datasets_ == nullptr ? nullptr : &datasets_->space(),
-                                    pool_.get(), find_gpu_)] { return reader.Read(); });
+    state_metrics_ =
+        std::make_shared<StateMetrics>([reader = MakeStateReader()] { return reader.Read(); });
     metrics_server_->Add(state_metrics_);
     metrics_server_->Add(process_metrics_);
+  }
+
+  void ServeStatus() {
+    metrics_server_->SetStatus(
+        [reader = StatusReader({start_, MakeStateReader(), &health_, &metrics_, trainers_.get(),
+                                jobs_.get(), pool_.get(), read_gpu_memory_})] {
+          return ToJson(reader.Read());
+        });
   }
 
   absl::Status OpenStorage() {
@@ -593,6 +617,7 @@ class Server::Parts {
   }
 
   // In order of construction. Parts with threads come last.
+  const absl::Time start_ = absl::Now();
   const Options options_;
   // Directory of the models' files: of the mirror if the repository is in S3.
   std::string repository_ = options_.model_repository;
@@ -622,6 +647,7 @@ class Server::Parts {
   std::unique_ptr<Jobs> jobs_;
   std::shared_ptr<prometheus::Collectable> gpu_metrics_;  // null: no NVML
   ServerStateReader::FindGpu find_gpu_ = [](const GpuId&) { return std::nullopt; };
+  StatusReader::ReadMemory read_gpu_memory_ = [](const std::string&) { return std::nullopt; };
   std::shared_ptr<prometheus::Collectable> state_metrics_;
   const std::shared_ptr<prometheus::Collectable> process_metrics_ =
       std::make_shared<ProcessMetrics>();

@@ -21,6 +21,16 @@ namespace {
 
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(10);
 
+// Of every reply.
+constexpr char kHeaders[] =
+    "Cache-Control: no-store\r\n"
+    "Content-Security-Policy: default-src 'none'; connect-src 'self'; img-src data:; "
+    "script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+    "Connection: close\r\n";
+
 absl::string_view Reason(int code) {
   switch (code) {
     case 200:
@@ -74,7 +84,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(const std::string
                            "request_timeout_ms",
                            "2000",
                            "max_request_size",
-                           "4096",
+                           "16384",
                            "enable_directory_listing",
                            "no",
                            nullptr};
@@ -121,8 +131,8 @@ int HttpServer::Answer(mg_connection* connection) {
                           }).get();
   std::string text = absl::StrCat(
       "HTTP/1.1 ", reply.code, " ", Reason(reply.code), "\r\nContent-Type: ", reply.content_type,
-      "\r\nContent-Length: ", reply.body.size(), "\r\nCache-Control: no-store\r\n",
-      reply.code == 405 ? "Allow: GET, HEAD\r\n" : "", "Connection: close\r\n\r\n");
+      "\r\nContent-Length: ", reply.body.size(), "\r\n",
+      reply.code == 405 ? "Allow: GET, HEAD\r\n" : "", kHeaders, "\r\n");
   if (method != "HEAD") {
     text += reply.body;
   }

@@ -19,13 +19,15 @@ struct HttpReply {
   std::string body;
 };
 
-// Serves until it is destroyed. A connection takes one request with at most 4 KiB of headers, which
-// must arrive within two seconds, so that slow clients do not occupy the few threads. Thread-safe.
+// Serves until it is destroyed. A connection takes one request with at most 16 KiB of headers,
+// which must arrive within two seconds, so that slow clients do not occupy the few threads. Headers
+// of the replies forbid browsers to load anything from elsewhere, to run code that is part of a
+// page, and to show a page within another one. Thread-safe.
 class HttpServer {
  public:
   // Called by up to kThreads threads at a time.
   using Page = std::function<HttpReply()>;
-  static constexpr int kThreads = 4;
+  static constexpr int kThreads = 6;
 
   // `pages` are keyed by path, such as "/metrics", and answer GET and HEAD. Other paths return 404,
   // other methods 405. Port 0 chooses a free port. UNAVAILABLE if the address cannot be bound.

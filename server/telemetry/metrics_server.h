@@ -1,8 +1,10 @@
-// HTTP endpoints for monitoring: /metrics in Prometheus's text format, and the probes /healthz
-// (live) and /readyz (ready), which return 200, or 503 with the reason.
+// HTTP endpoints for monitoring: /metrics in Prometheus's text format, a page for people at /,
+// which shows /status.json, and the probes /healthz (live) and /readyz (ready), which return 200,
+// or 503 with the reason.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +38,10 @@ class MetricsServer {
   // Removes a source. Blocks until no scrape uses it.
   void Remove(const std::shared_ptr<prometheus::Collectable>& source) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Serves the JSON that `read` returns as /status.json; without it, or after nullptr, 503. HTTP
+  // threads call `read`, several at a time. Blocks until no thread uses the function before.
+  void SetStatus(std::function<std::string()> read) ABSL_LOCKS_EXCLUDED(status_mu_);
+
   int port() const { return http_->port(); }
 
  private:
@@ -48,13 +54,20 @@ class MetricsServer {
         ABSL_GUARDED_BY(mu);  // nullptr once removed
   };
 
-  MetricsServer() = default;
+  explicit MetricsServer(const Health* health) : health_(health) {}
 
   HttpReply Scrape() ABSL_LOCKS_EXCLUDED(mu_);
+  HttpReply ReadStatus() ABSL_LOCKS_EXCLUDED(status_mu_);
+
+  const Health* const health_;
 
   absl::Mutex mu_;
   std::vector<std::shared_ptr<Source>> sources_ ABSL_GUARDED_BY(mu_);
   std::atomic<int> scrapes_{0};  // running
+
+  absl::Mutex status_mu_;
+  std::function<std::string()> read_status_ ABSL_GUARDED_BY(status_mu_);  // nullptr: no status
+  std::atomic<int> status_reads_{0};                                      // running
 
   // Last member: its handlers use the others.
   std::unique_ptr<HttpServer> http_;

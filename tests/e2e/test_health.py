@@ -51,7 +51,7 @@ def test_http_probes(server: Server) -> None:
         assert get(server, path) == (200, "ok\n")
         assert get(server, path, "HEAD") == (200, "")
         assert get(server, path, "POST")[0] == 405
-    for path in ("/", "/healthz/", "/etc/passwd"):
+    for path in ("/index.html", "/healthz/", "/etc/passwd"):
         assert get(server, path)[0] == 404
 
 

@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class HttpServerTest : public ::testing::Test {
@@ -52,6 +53,9 @@ TEST_F(HttpServerTest, GetReturnsThePage) {
   EXPECT_THAT(reply, HasSubstr("Content-Type: text/x\r\n"));
   EXPECT_THAT(reply, HasSubstr("Content-Length: 9\r\n"));
   EXPECT_THAT(reply, HasSubstr("Connection: close\r\n"));
+  EXPECT_THAT(reply, HasSubstr("Content-Security-Policy: default-src 'none'; "));
+  EXPECT_THAT(reply, HasSubstr("X-Content-Type-Options: nosniff\r\n"));
+  EXPECT_THAT(reply, Not(HasSubstr("Set-Cookie")));
   EXPECT_THAT(reply, EndsWith("\r\n\r\nthe page\n"));
   EXPECT_THAT(Reply("GET", "/page?a=b"), EndsWith("the page\n"));
   EXPECT_EQ(made_, 2);
@@ -99,9 +103,16 @@ TEST_F(HttpServerTest, RejectsInvalidRequests) {
 
 TEST_F(HttpServerTest, RejectsLargeHeaders) {
   HttpCall call(server_->port());
-  call.Send("GET /page HTTP/1.1\r\nX: " + std::string(4096, 'x'));
+  call.Send("GET /page HTTP/1.1\r\nX: " + std::string(16384, 'x'));
   EXPECT_THAT(call.Receive(), HasSubstr(" 4"));
   EXPECT_EQ(made_, 0);
+}
+
+// Browsers send the cookies of all servers on a host, whatever their port.
+TEST_F(HttpServerTest, AcceptsTheCookiesOfOtherServers) {
+  HttpCall call(server_->port());
+  call.Send("GET /page HTTP/1.1\r\nCookie: " + std::string(12000, 'x') + "\r\n\r\n");
+  EXPECT_THAT(call.Receive(), EndsWith("the page\n"));
 }
 
 TEST_F(HttpServerTest, DoesNotWaitForABody) {

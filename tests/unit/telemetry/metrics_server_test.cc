@@ -83,7 +83,7 @@ TEST_F(MetricsServerTest, DoesNotUseARemovedSource) {
 }
 
 TEST_F(MetricsServerTest, ProbesWorkWhileScrapesHang) {
-  constexpr int kHanging = HttpServer::kThreads - 2;
+  constexpr int kHanging = 2;
   const auto source = std::make_shared<SlowSource>(kHanging);
   server_->Add(source);
   std::vector<std::thread> scrapers;
@@ -99,6 +99,53 @@ TEST_F(MetricsServerTest, ProbesWorkWhileScrapesHang) {
     scraper.join();
   }
   EXPECT_THAT(replies, ::testing::Each(StartsWith("HTTP/1.1 200 ")));
+}
+
+TEST_F(MetricsServerTest, ServesTheStatusPage) {
+  EXPECT_THAT(Get("/"), AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("text/html"),
+                              HasSubstr("<noscript>"), HasSubstr("status.js")));
+  EXPECT_THAT(Get("/status.js"), AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("text/javascript"),
+                                       HasSubstr("fetch(\"status.json\"")));
+  EXPECT_THAT(Get("/status.css"), AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("text/css"),
+                                        HasSubstr("prefers-color-scheme: dark")));
+}
+
+TEST_F(MetricsServerTest, ServesTheStatusUntilItIsRemoved) {
+  EXPECT_THAT(Get("/status.json"),
+              AllOf(StartsWith("HTTP/1.1 503 "), EndsWith("\r\n\r\nthe server is starting\n")));
+  health_.SetReady();
+  server_->SetStatus([] { return std::string("{}"); });
+  EXPECT_THAT(Get("/status.json"),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"),
+                    HasSubstr("Content-Type: application/json\r\n"), EndsWith("\r\n\r\n{}")));
+  server_->SetStatus(nullptr);
+  health_.SetNotReady("is shutting down");
+  EXPECT_THAT(Get("/status.json"), EndsWith("\r\n\r\nthe server is shutting down\n"));
+}
+
+TEST_F(MetricsServerTest, ScrapesAndProbesWorkWhileReadsOfTheStatusHang) {
+  constexpr int kHanging = 2;
+  absl::BlockingCounter asked(kHanging);
+  absl::Notification answer;
+  server_->SetStatus([&] {
+    asked.DecrementCount();
+    answer.WaitForNotification();
+    return std::string("{}");
+  });
+  std::vector<std::thread> readers;
+  std::vector<std::string> replies(kHanging);
+  for (std::string& reply : replies) {
+    readers.emplace_back([this, &reply] { reply = Get("/status.json"); });
+  }
+  asked.Wait();
+  EXPECT_THAT(Get("/status.json"), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("at most 2")));
+  EXPECT_THAT(Get("/metrics"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Get("/healthz"), StartsWith("HTTP/1.1 200 "));
+  answer.Notify();
+  for (std::thread& reader : readers) {
+    reader.join();
+  }
+  EXPECT_THAT(replies, ::testing::Each(EndsWith("{}")));
 }
 
 TEST_F(MetricsServerTest, NamesTheFlagOfAPortInUse) {

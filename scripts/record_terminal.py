@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Records `braid top`, `braid jobs watch` and `braid jobs plot` as pictures of the documentation.
+"""Records `braid top`, `braid jobs watch` and `plot`, and the status page, for the documentation.
 
 usage: scripts/record_terminal.py [--output DIRECTORY]
 
-  --output DIRECTORY  Folder of top.svg, watch.svg and plot.svg (default: docs/images)
+  --output DIRECTORY  Folder of top.svg, watch.svg, plot.svg and status.png (default: docs/images)
 
 Starts a server on two CPU slots and puts it under load: requests to two models, a trainer, a
 training job and a job that waits. Runs the commands in a pseudo-terminal and draws what they
-printed; the pictures of top and watch are animated. A viewer without animations shows the last picture. Needs build/release/bin/braid-server,
-or the program that the environment variable BRAID_SERVER_BINARY names.
+printed; the pictures of top and watch are animated. A viewer without animations shows the last picture. Opens the status page in
+headless Chromium. Needs build/release/bin/braid-server, or the program that the environment variable BRAID_SERVER_BINARY names, and
+Chromium (/usr/bin/chromium, or the program that the environment variable CHROMIUM names).
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 import braid
 import numpy as np
 import torch
-from e2e.support import jobs, models
+from e2e.support import chromium, jobs, models
 from e2e.support.screens import Screen
 from e2e.support.server import COMMAND
+from preview_dashboards import compress
 from rich.cells import cell_len
 from rich.color import Color
 from rich.console import Console
@@ -44,6 +46,7 @@ from rich.style import Style
 from rich.text import Text
 
 COLUMNS, LINES = 96, 23
+PAGE_WIDTH = 1120
 FEATURES, CLASSES, ROWS = 20, 5, 20_000
 WARM_UP_SECONDS, TOP_SCREENS, WATCH_SCREENS = 4.0, 10, 12
 WATCH_SECONDS = 0.7
@@ -128,6 +131,14 @@ def record_top(server: jobs.JobServer) -> list[Picture]:
         screen.press("q")
         screen.wait()
     return pictures
+
+
+def record_page(server: jobs.JobServer, picture: Path) -> None:
+    with chromium.Page(PAGE_WIDTH, height=700) as page:
+        page.open(server.metrics_url.removesuffix("metrics"))
+        # The first figures have no rates.
+        page.wait_for("document.querySelector('#devices td')?.innerText.includes('%') === true")
+        page.screenshot(picture)
 
 
 def record_watch(server: jobs.JobServer, job: str) -> list[Picture]:
@@ -251,6 +262,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=ROOT / "docs/images", metavar="DIRECTORY")
     output: Path = parser.parse_args().output
+    if not chromium.PROGRAM.exists():
+        sys.exit(chromium.MISSING)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         export(directory / "models")
@@ -266,11 +279,14 @@ def main() -> int:
                 with load(server.address):
                     time.sleep(WARM_UP_SECONDS)
                     top = record_top(server)
+                    record_page(server, directory / "status.png")
                 watched.cancel()
                 client.jobs.train("digits", **JOB, epochs=60, id="weekly")
                 watch = record_watch(server, "weekly")
                 plot = record_plot(server, "weekly")
-    output.mkdir(parents=True, exist_ok=True)
+        output.mkdir(parents=True, exist_ok=True)
+        compress(directory / "status.png", output / "status.png")
+        print(f"wrote {output / 'status.png'}")
     for name, pictures in (("top", top), ("watch", watch), ("plot", plot)):
         (output / f"{name}.svg").write_text(svg(pictures))
         print(f"wrote {output / name}.svg")

@@ -162,10 +162,14 @@ absl::StatusOr<std::string> FileOutput::Close() {
     return absl::FailedPreconditionError("no rows were written (expected at least one)");
   }
   BRAID_RETURN_IF_ERROR(WriteError(writer_->Finish()));
+  return options_.file.path;
+}
+
+absl::StatusOr<std::string> FileOutput::Upload() {
   if (options_.object.empty()) {
     return options_.file.path;
   }
-  BRAID_RETURN_IF_ERROR(InField(kPathField, Upload()));
+  BRAID_RETURN_IF_ERROR(InField(kPathField, UploadFiles()));
   return absl::StrCat("s3://", options_.object);
 }
 
@@ -201,7 +205,7 @@ absl::Status FileOutput::CheckObject(const Options& options) {
                  : absl::OkStatus();
 }
 
-absl::Status FileOutput::Upload() const {
+absl::Status FileOutput::UploadFiles() const {
   std::error_code error;
   if (!fs::is_directory(options_.file.path, error)) {
     return options_.store->Upload(options_.file.path, options_.object);

@@ -47,6 +47,7 @@ class FileOutput final : public JobOutput {
   absl::StatusOr<int64_t> Write(const InputRows& rows, const InferenceResult& result) override;
   absl::StatusOr<int64_t> FinishPart() override;
   absl::StatusOr<std::string> Close() override;
+  absl::StatusOr<std::string> Upload() override;
   void Discard() override;
 
   // Checks a new job: ALREADY_EXISTS or INVALID_ARGUMENT as Open(); INVALID_ARGUMENT if two columns
@@ -64,7 +65,7 @@ class FileOutput final : public JobOutput {
   absl::Status Begin(const std::shared_ptr<arrow::Schema>& schema, size_t kept);
 
   static absl::Status CheckObject(const Options& options);
-  absl::Status Upload() const;
+  absl::Status UploadFiles() const;
 
   const Options options_;
   const Clock* const clock_;

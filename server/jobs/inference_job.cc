@@ -21,6 +21,11 @@ constexpr int64_t kWindowRequests = 50;
 constexpr size_t kMaxWindowBytes = size_t{64} << 20;
 constexpr absl::Duration kMaxWindowTime = absl::Seconds(5);
 
+// Together about ten minutes.
+constexpr int kUploadRetries = 33;
+constexpr absl::Duration kFirstUploadWait = absl::Seconds(1);
+constexpr absl::Duration kMaxUploadWait = absl::Seconds(20);
+
 // Returns true if the rows of an output have the same shape in all requests.
 bool HasOneRowShape(const std::vector<ScoredRequest>& scored, size_t output) {
   const std::vector<int64_t>& first = scored.front().result.outputs[output].shape;
@@ -115,7 +120,7 @@ absl::Status InferenceJob::WriteOutput(JobContext* context) {
     BRAID_RETURN_IF_ERROR(OpenModel(context));
     BRAID_RETURN_IF_ERROR(Score(context, first_row));
   }
-  BRAID_ASSIGN_OR_RETURN(memory_.output, output_->Close());
+  BRAID_ASSIGN_OR_RETURN(memory_.output, CloseOutput(context));
   memory_.rows = output_rows_;
   context->AddLog(JobLogLevel::kInfo,
                   absl::StrCat("wrote ", memory_.rows, " rows to ", memory_.output));
@@ -268,6 +273,38 @@ absl::Status InferenceJob::Stop(JobContext* context) {
     BRAID_RETURN_IF_ERROR(SetDurable(context, durable));
   }
   return absl::CancelledError(absl::StrCat("stopped at row ", progress_.rows));
+}
+
+absl::StatusOr<std::string> InferenceJob::CloseOutput(JobContext* context) {
+  BRAID_ASSIGN_OR_RETURN(const std::string path, output_->Close());
+  absl::StatusOr<std::string> uploaded = output_->Upload();
+  absl::Duration wait = kFirstUploadWait;
+  for (int retry = 0; !uploaded.ok() && retry < kUploadRetries; ++retry) {
+    if (retry == 0) {
+      context->AddLog(
+          JobLogLevel::kWarning,
+          absl::StrCat(uploaded.status().message(), "; the job tries again for about 10 minutes"));
+    }
+    context->WaitForStop(wait);
+    if (context->stop() != JobStop::kNone) {
+      return Stop(context);
+    }
+    wait = std::min(2 * wait, kMaxUploadWait);
+    uploaded = output_->Upload();
+  }
+  if (!uploaded.ok()) {
+    upload_failed_ = true;
+    return absl::Status(uploaded.status().code(),
+                        absl::StrCat(uploaded.status().message(), "; the output is in '", path,
+                                     "' on the server until the job's record is removed"));
+  }
+  return uploaded;
+}
+
+void InferenceJob::CleanUp() {
+  if (!upload_failed_) {
+    output_->Discard();
+  }
 }
 
 absl::Status InferenceJob::SetDurable(JobContext* context, int64_t rows) {

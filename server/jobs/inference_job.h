@@ -110,10 +110,14 @@ class JobOutput {
   virtual absl::StatusOr<int64_t> Write(const InputRows& rows, const InferenceResult& result) = 0;
   // Completes the last part, if it has rows. Returns the rows of complete parts.
   virtual absl::StatusOr<int64_t> FinishPart() = 0;
-  // Makes the parts the output, at its path, and returns the absolute path. May be called again.
+  // Makes the parts the output, in a file or directory, and returns its absolute path. May be
+  // called again.
   virtual absl::StatusOr<std::string> Close() = 0;
-  // Removes what is left of parts. Keeps the output after Close(), which Open() then takes for one
-  // of somebody else.
+  // Uploads the output after Close(), if it belongs in S3, and returns where it is: "s3://..." or
+  // the path of Close(). May be called again.
+  virtual absl::StatusOr<std::string> Upload() = 0;
+  // Removes what is left of parts, and the local copy of an uploaded output. Keeps an output that
+  // stays where Close() put it, which Open() then takes for one of somebody else.
   virtual void Discard() = 0;
 };
 
@@ -127,7 +131,8 @@ class InferenceJob final : public Job {
                std::unique_ptr<JobOutput> output, const JobRecord& record);
 
   absl::StatusOr<JobResult> Run(JobContext* context) override;
-  void CleanUp() override { output_->Discard(); }
+  // Keeps an output that is complete and could not be uploaded.
+  void CleanUp() override;
 
  private:
   // State that the job stores in its record.
@@ -169,6 +174,9 @@ class InferenceJob final : public Job {
   // Takes the result of the oldest request. Writes the rows of its window after the last one.
   absl::Status Collect(JobContext* context, Requests* requests);
   absl::Status Stop(JobContext* context);
+  // Completes the output, and uploads it. Tries again for about ten minutes if the upload fails:
+  // the scores may have taken hours. Returns where the output is. CANCELLED if the job must stop.
+  absl::StatusOr<std::string> CloseOutput(JobContext* context);
   // Records that `rows` of the output are in complete parts, and shows the progress.
   absl::Status SetDurable(JobContext* context, int64_t rows);
 
@@ -186,6 +194,7 @@ class InferenceJob final : public Job {
   absl::Time started_;
   int64_t scored_rows_ = 0;
   size_t output_row_bytes_ = 1;  // most bytes of the outputs of a row
+  bool upload_failed_ = false;
   SkippedRowLog skipped_log_;
   PacedCheck data_check_;
 };

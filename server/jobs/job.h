@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "server/jobs/job_record.h"
 
 namespace braid {
@@ -27,6 +28,8 @@ class JobContext {
 
   // Asked between steps. The job then returns CANCELLED as soon as its state is durable.
   virtual JobStop stop() const = 0;
+  // Waits until the job must stop, at most for `timeout`.
+  virtual void WaitForStop(absl::Duration timeout) const = 0;
   // Shows the progress. Does not block for long.
   virtual void Report(const JobProgress& progress) = 0;
   // Notes work that JobProgress does not show, such as a batch of an evaluation, so that the job
@@ -63,7 +66,8 @@ class JobFactory {
   // Opens no data: Run() does, so that a job whose data is gone can still be cleaned up.
   virtual absl::StatusOr<std::unique_ptr<Job>> Make(const JobRecord& record) = 0;
   // Removes what an ended job has left and nobody can reach without its record: the checkpoints of
-  // its trainer. Never removes outputs. May be called again after an error or a crash.
+  // its trainer, an output that could not be uploaded. Never removes other outputs. May be called
+  // again after an error or a crash.
   virtual absl::Status Remove(const JobRecord& record) = 0;
 };
 

@@ -24,6 +24,7 @@
 #include "server/jobs/served_job_model.h"
 #include "server/jobs/training_job.h"
 #include "server/remote/object_path.h"
+#include "server/storage/files.h"
 
 namespace braid {
 namespace {
@@ -180,7 +181,7 @@ absl::StatusOr<std::unique_ptr<Job>> JobMaker::Make(const JobRecord& record) {
 
 absl::Status JobMaker::Remove(const JobRecord& record) {
   if (record.kind != JobKind::kTrain) {
-    return absl::OkStatus();
+    return RemoveTree(UploadDirectory(record.id));
   }
   const auto deleted = WaitFor<absl::Status>(
       [&](auto done) { services_.trainers->Delete(JobTrainerName(record.id), done); });
@@ -315,6 +316,10 @@ absl::StatusOr<std::unique_ptr<Job>> JobMaker::MakeInference(const InferenceJobS
       std::make_unique<FileOutput>(std::move(output), services_.clock), record);
 }
 
+std::string JobMaker::UploadDirectory(const std::string& id) const {
+  return absl::StrCat(services_.upload_root, "/", id);
+}
+
 absl::StatusOr<FileOutput::Options> JobMaker::OutputOptions(const InferenceJobSpec& spec,
                                                             const std::string& id,
                                                             const std::string& signature) const {
@@ -326,8 +331,8 @@ absl::StatusOr<FileOutput::Options> JobMaker::OutputOptions(const InferenceJobSp
     options.store = services_.data.remote->store;
     const absl::string_view name =
         absl::string_view(options.object).substr(options.object.rfind('/') + 1);
-    options.file.path = absl::StrCat(services_.upload_root, "/", id, "/", name,
-                                     absl::EndsWith(spec.output, "/") ? "/" : "");
+    options.file.path =
+        absl::StrCat(UploadDirectory(id), "/", name, absl::EndsWith(spec.output, "/") ? "/" : "");
   } else {
     BRAID_ASSIGN_OR_RETURN(options.file.path,
                            ResolveOutputPath(spec.output, services_.output_root, kField));

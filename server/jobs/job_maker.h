@@ -34,7 +34,8 @@ struct JobServices {
   std::string model_repository;
   // Absolute directory of outputs; relative paths of outputs start here.
   std::string output_root;
-  // Absolute directory of outputs that are uploaded to S3 when they are complete.
+  // Absolute directory of outputs that are uploaded to S3 when they are complete, one directory per
+  // job.
   std::string upload_root;
 };
 
@@ -73,6 +74,8 @@ class JobMaker final : public JobFactory {
   // Opens data to check it. DEADLINE_EXCEEDED if it is not copied from S3 within 10 s.
   absl::StatusOr<Dataset> OpenToCheck(const DatasetOptions& options,
                                       const CancelCheck& check_cancelled) const;
+  // Returns the directory of a job's output that is uploaded to S3.
+  std::string UploadDirectory(const std::string& id) const;
   // `id`: of the job. `signature`: tells the job, which alone may continue its output, from all
   // others.
   absl::StatusOr<FileOutput::Options> OutputOptions(const InferenceJobSpec& spec,

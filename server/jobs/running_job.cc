@@ -82,6 +82,13 @@ JobStop RunningJob::stop() const {
   return stop_.stop;
 }
 
+void RunningJob::WaitForStop(absl::Duration timeout) const {
+  const auto stops = [this]()
+                         ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_.stop != JobStop::kNone; };
+  const absl::MutexLock lock(&mu_);
+  mu_.AwaitWithTimeout(absl::Condition(&stops), timeout);
+}
+
 void RunningJob::Report(const JobProgress& progress) {
   SetProgress(progress);
   FlushIfDue();

@@ -53,6 +53,7 @@ class RunningJob final : public JobContext {
 
   // JobContext:
   JobStop stop() const override ABSL_LOCKS_EXCLUDED(mu_);
+  void WaitForStop(absl::Duration timeout) const override ABSL_LOCKS_EXCLUDED(mu_);
   void Report(const JobProgress& progress) override ABSL_LOCKS_EXCLUDED(mu_);
   void NoteActivity() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Save(const JobProgress& progress, absl::string_view memory) override

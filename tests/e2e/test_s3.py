@@ -348,6 +348,25 @@ def test_output_survives_a_crash_during_the_upload(
         assert rows["id"].equals(pq.read_table(table)["id"])
 
 
+def test_uploads_an_output_when_access_is_granted_again(
+    service: S3, client: braid.Client, table: Path
+) -> None:
+    denied: list[str] = []
+
+    def deny(method: str, path: str) -> tuple[int, str] | None:
+        if method in ("PUT", "POST") and len(denied) < 2:
+            denied.append(path)
+            return 403, "AccessDenied"
+        return None
+
+    service.fault = deny
+    job = score(client, "s3://data/out/later.parquet")
+    assert job.wait(timeout=SECONDS).result.rows == ROWS
+    assert len(denied) == 2
+    assert any("tries again for about 10 minutes" in line.text for line in job.logs())
+    assert pq.read_table(io.BytesIO(service.get("data", "out/later.parquet"))).num_rows == ROWS
+
+
 def put_model(service: S3, directory: Path, version: int, factor: float) -> None:
     write(directory, "times", version, factor)
     service.put_tree("models", "serving", directory)

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "server/jobs/job.h"
 
 namespace braid {
@@ -18,6 +19,7 @@ namespace braid {
 class FakeContext final : public JobContext {
  public:
   JobStop stop() const override { return decide_stop ? decide_stop(progress) : JobStop::kNone; }
+  void WaitForStop(absl::Duration timeout) const override { waited += timeout; }
   void Report(const JobProgress& now) override { progress = now; }
   void NoteActivity() override { ++activities; }
   absl::Status Save(const JobProgress& now, absl::string_view text) override {
@@ -46,6 +48,7 @@ class FakeContext final : public JobContext {
   int64_t continued_after = -1;
   int64_t activities = 0;  // calls of NoteActivity()
   std::vector<std::string> log;
+  mutable absl::Duration waited;  // sum of the arguments of WaitForStop()
 };
 
 }  // namespace braid

@@ -147,7 +147,8 @@ TEST_F(FileOutputTest, LeavesNothingOfAnUploadedOutput) {
     const auto output = Make(options);
     ASSERT_EQ(output->Open().value(), 0);
     ASSERT_THAT(Write(output.get(), 0, 3), IsOk());
-    EXPECT_EQ(output->Close().value(), "s3://" + options.object);
+    EXPECT_EQ(output->Close().value(), options.file.path);
+    EXPECT_EQ(output->Upload().value(), "s3://" + options.object);
     output->Discard();
     EXPECT_TRUE(std::filesystem::is_empty(PathOf("uploads"))) << name;
   }

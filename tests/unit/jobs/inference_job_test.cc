@@ -18,6 +18,7 @@
 namespace braid {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 // Rows that are their own numbers.
@@ -143,6 +144,7 @@ struct FakeFiles {
   std::vector<int64_t> versions;
   std::vector<int64_t> writes;  // rows of each
   bool closed = false;
+  int failing_uploads = 0;
 };
 
 class FakeOutput final : public JobOutput {
@@ -172,6 +174,13 @@ class FakeOutput final : public JobOutput {
     files_->output = files_->parts;
     files_->closed = true;
     return "/outputs/scores.npy";
+  }
+  absl::StatusOr<std::string> Upload() override {
+    if (files_->failing_uploads > 0) {
+      --files_->failing_uploads;
+      return absl::FailedPreconditionError("output.path: access denied");
+    }
+    return "s3://bucket/scores.npy";
   }
   void Discard() override { files_->parts.clear(); }
 
@@ -227,7 +236,7 @@ class InferenceJobTest : public ::testing::Test {
 TEST_F(InferenceJobTest, WritesEachRowOnceInOrder) {
   BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
   EXPECT_EQ(result.rows, 20);
-  EXPECT_EQ(result.output, "/outputs/scores.npy");
+  EXPECT_EQ(result.output, "s3://bucket/scores.npy");
   EXPECT_EQ(files_.output, AllRows());
   EXPECT_EQ(context_.progress.rows, 20);
   EXPECT_EQ(context_.progress.total_rows, 20);
@@ -315,6 +324,42 @@ TEST_F(InferenceJobTest, PauseAndPreemptionCompleteThePart) {
   }
   context_.decide_stop = nullptr;
   ASSERT_THAT(RunJob(), IsOk());
+  EXPECT_EQ(files_.output, AllRows());
+}
+
+TEST_F(InferenceJobTest, TriesAFailedUploadAgain) {
+  files_.failing_uploads = 3;
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
+  EXPECT_EQ(result.output, "s3://bucket/scores.npy");
+  EXPECT_EQ(context_.waited, absl::Seconds(1 + 2 + 4));
+  EXPECT_THAT(context_.log,
+              Contains("output.path: access denied; the job tries again for about 10 minutes"));
+  job_->CleanUp();
+  EXPECT_TRUE(files_.parts.empty());
+}
+
+TEST_F(InferenceJobTest, KeepsAnOutputThatCannotBeUploaded) {
+  files_.failing_uploads = 1000;
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 "output.path: access denied; the output is in "
+                                 "'/outputs/scores.npy' on the server until the job's record is "
+                                 "removed"));
+  EXPECT_GT(context_.waited, absl::Minutes(9));
+  EXPECT_LT(context_.waited, absl::Minutes(11));
+  job_->CleanUp();
+  EXPECT_EQ(files_.parts, AllRows());
+}
+
+TEST_F(InferenceJobTest, StopsBetweenUploadsAndContinuesThere) {
+  files_.failing_uploads = 1000;
+  context_.decide_stop = [this](const JobProgress&) {
+    return context_.waited > absl::Seconds(3) ? JobStop::kPause : JobStop::kNone;
+  };
+  EXPECT_THAT(RunJob(), StatusIs(absl::StatusCode::kCancelled, "stopped at row 20"));
+  context_.decide_stop = nullptr;
+  files_.failing_uploads = 0;
+  BRAID_ASSERT_OK_AND_ASSIGN(const JobResult result, RunJob());
+  EXPECT_EQ(result.output, "s3://bucket/scores.npy");
   EXPECT_EQ(files_.output, AllRows());
 }
 

@@ -15,6 +15,7 @@
 #include "server/graph/liveness.h"
 #include "server/graph/model_line.h"
 #include "server/graph/schema_types.h"
+#include "server/kernels/recurrent_operators.h"
 
 namespace braid {
 namespace {
@@ -665,6 +666,7 @@ absl::Status GraphCompiler::AddHigherOrder(const JsonField& node, const std::str
 }  // namespace
 
 absl::StatusOr<Code> Compile(const JsonField& graph, const ConstantNames& constants) {
+  RegisterRecurrentOperators();
   Code code;
   GraphCompiler compiler(&code, /*depth=*/0);
   BRAID_RETURN_IF_ERROR(compiler.DefineInputs(graph, constants));

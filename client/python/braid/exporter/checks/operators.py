@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braid._export import ExportError
 from braid.exporter import export_errors, source
+from braid.exporter.trace import recurrent_operators
 
 _Described = Iterable[tuple[str, torch.Tensor]]
 
@@ -136,6 +137,8 @@ def check_operator(func: Any, device: torch.device, line: Callable[[], str]) -> 
             f"forward() calls {getattr(func, '__name__', type(func).__name__)} on the number of "
             f"rows, which a package does not support" + line()
         )
+    if func.namespace == recurrent_operators.NAMESPACE:
+        return
     if func.namespace not in ("aten", "prim", "prims"):
         raise ExportError(
             f"the operator {_name(func)} is not part of LibTorch, so the server does not have it"

@@ -213,7 +213,7 @@ def _trace(
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(part.in_mode(training))
-        stack.enter_context(recurrent.patched())
+        stack.enter_context(recurrent.as_operators())
         stack.enter_context(instance_norm.as_group_norm())
         stack.enter_context(decompositions.patched())
         stack.enter_context(torch_versions.without_tokens())
@@ -223,7 +223,7 @@ def _trace(
             stack.enter_context(mock.patch.object(torch.compiler, flag, True))
         if not training:
             stack.enter_context(torch.no_grad())
-            stack.enter_context(_whole_operators())
+            stack.enter_context(_whole_operators(precision))
             if precision is None:
                 stack.enter_context(encoder_layers.fused())
         stack.enter_context(held)
@@ -293,11 +293,14 @@ def traced_batch_size(part: Part) -> int:
     return next(rows for rows in (5, 7, 11, 13, *range(17, 1 << 20, 2)) if rows not in taken)
 
 
-def _whole_operators() -> Any:
+def _whole_operators(precision: torch.dtype | None) -> Any:
     """Keeps composite operators such as linear and conv2d as one node each."""
     table, _ = _split_decomp_table_to_cia_and_python_decomp({})
+    taken_apart = set(decompositions.RULES)
+    if precision is not None:
+        taken_apart |= recurrent.WHOLE
     # PyTorch's shape rules of some losses return a scalar for every reduction.
     for operator in list(table):
-        if "_loss" in operator.name() or operator in decompositions.RULES:
+        if "_loss" in operator.name() or operator in taken_apart:
             del table[operator]
     return _override_composite_implicit_decomp(table)

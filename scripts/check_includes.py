@@ -27,7 +27,7 @@ LAYERS = {
     "shared_memory": {"storage"} | _LEAVES,
     "kernels": {"devices"} | _LEAVES,
     "parallel": {"kernels", "devices"} | _LEAVES,
-    "graph": {"base", "devices"},
+    "graph": {"base", "devices", "kernels"},
     "models": {"decode", "graph", "parallel", "kernels", "devices", "storage"} | _LEAVES,
     "batching": _RUN,
     "serving": {"batching"} | _RUN,

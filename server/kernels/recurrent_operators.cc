@@ -153,8 +153,9 @@ void CheckSizes(const Tensor& steps, const Tensor& hidden, const Tensor& weight,
 
 // Returns a copy of `gradient` in `type`, or zeros shaped like `state`.
 Tensor InitialGradient(const OptionalTensor& gradient, const Tensor& state, at::ScalarType type) {
-  return gradient ? gradient->to(state.options().dtype(type), /*non_blocking=*/false, /*copy=*/true)
-                  : at::zeros_like(state, state.options().dtype(type), at::MemoryFormat::Contiguous);
+  return gradient
+             ? gradient->to(state.options().dtype(type), /*non_blocking=*/false, /*copy=*/true)
+             : at::zeros_like(state, state.options().dtype(type), at::MemoryFormat::Contiguous);
 }
 
 // Gradient of the output by step. Empty if it is zero.
@@ -187,11 +188,11 @@ struct LstmLayer {
 using LstmResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using LstmGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// True if oneDNN's LSTM supports the layer, as LibTorch decides for float32. It is faster, and takes
-// three times the memory.
+// True if oneDNN's LSTM supports the layer, as LibTorch decides for float32. It is faster, and
+// takes three times the memory.
 bool FitsOneDnnLstm(const LstmLayer& layer) {
-  for (const Tensor& each : {layer.input, layer.hidden, layer.cell, layer.input_weight,
-                             layer.weight}) {
+  for (const Tensor& each :
+       {layer.input, layer.hidden, layer.cell, layer.input_weight, layer.weight}) {
     if (!IsPlainFloat(each) || each.numel() == 0) {
       return false;
     }
@@ -222,13 +223,15 @@ LstmGradients OneDnnLstmBackward(const LstmLayer& layer, const OptionalTensor& g
                                  const Tensor& last_hidden, const Tensor& last_cell,
                                  const Tensor& workspace) {
   const Tensor no_bias = at::zeros({layer.weight.size(0)}, layer.weight.options());
-  auto [input, input_weight, weight, input_bias, bias, hidden, cell] = at::mkldnn_rnn_layer_backward(
-      layer.input.contiguous(), layer.input_weight.contiguous(), layer.weight.contiguous(),
-      layer.input_bias.value_or(no_bias), layer.bias.value_or(no_bias), layer.hidden.contiguous(),
-      layer.cell.contiguous(), output, last_hidden, last_cell, grad_output, grad_last_hidden,
-      grad_last_cell, layer.reverse, kLstmMode, layer.units(), /*num_layers=*/1,
-      /*has_biases=*/true, /*train=*/true, /*bidirectional=*/false, /*batch_sizes=*/{},
-      /*batch_first=*/false, workspace);
+  auto [input, input_weight, weight, input_bias, bias, hidden, cell] =
+      at::mkldnn_rnn_layer_backward(
+          layer.input.contiguous(), layer.input_weight.contiguous(), layer.weight.contiguous(),
+          layer.input_bias.value_or(no_bias), layer.bias.value_or(no_bias),
+          layer.hidden.contiguous(), layer.cell.contiguous(), output, last_hidden, last_cell,
+          grad_output, grad_last_hidden, grad_last_cell, layer.reverse, kLstmMode, layer.units(),
+          /*num_layers=*/1,
+          /*has_biases=*/true, /*train=*/true, /*bidirectional=*/false, /*batch_sizes=*/{},
+          /*batch_first=*/false, workspace);
   return {input, hidden, cell, input_weight, weight, bias, at::empty({0}, weight.options())};
 }
 
@@ -331,8 +334,8 @@ LstmGradients RunLstmBackward(const LstmLayer& layer, const OptionalTensor& grad
   std::vector<Tensor> by_hidden = factors.select(2, 3).unbind();
   const std::vector<Tensor> cell_by_hidden = of_cell.unbind();
   const std::vector<Tensor> by_cell_after = forget.unbind();
-  const Tensor of_states = at::empty(layer.projection ? output.sizes() : at::IntArrayRef{0},
-                                     gates.options());
+  const Tensor of_states =
+      at::empty(layer.projection ? output.sizes() : at::IntArrayRef{0}, gates.options());
   std::vector<Tensor> of_state = of_states.unbind();
 
   Tensor unprojected = at::empty_like(layer.cell, gates.options());
@@ -363,8 +366,8 @@ LstmGradients RunLstmBackward(const LstmLayer& layer, const OptionalTensor& grad
   Tensor of_projection = at::empty({0}, layer.weight.options());
   if (layer.projection) {
     const Tensor states = times.masked() ? squashed * out * times.valid() : squashed * out;
-    of_projection = at::mm(of_states.flatten(0, 1).t().to(weight_type),
-                           states.flatten(0, 1).to(weight_type));
+    of_projection =
+        at::mm(of_states.flatten(0, 1).t().to(weight_type), states.flatten(0, 1).to(weight_type));
   }
   const Tensor before = times.Before(output, layer.hidden).flatten(0, 1).to(weight_type);
   return {at::mm(of_steps, layer.input_weight).view_as(layer.input),
@@ -385,13 +388,15 @@ LstmResult Lstm(const Tensor& input, const Tensor& hidden, const Tensor& cell,
   return FitsOneDnnLstm(layer) ? OneDnnLstm(layer) : RunLstm(layer);
 }
 
-LstmGradients LstmBackward(
-    const OptionalTensor& grad_output, const OptionalTensor& grad_last_hidden,
-    const OptionalTensor& grad_last_cell, const Tensor& input, const Tensor& hidden,
-    const Tensor& cell, const Tensor& input_weight, const Tensor& weight,
-    const OptionalTensor& input_bias, const OptionalTensor& bias, const OptionalTensor& projection,
-    const OptionalTensor& lengths, bool reverse, const Tensor& output, const Tensor& last_hidden,
-    const Tensor& last_cell, const Tensor& gates, const Tensor& cells) {
+LstmGradients LstmBackward(const OptionalTensor& grad_output,
+                           const OptionalTensor& grad_last_hidden,
+                           const OptionalTensor& grad_last_cell, const Tensor& input,
+                           const Tensor& hidden, const Tensor& cell, const Tensor& input_weight,
+                           const Tensor& weight, const OptionalTensor& input_bias,
+                           const OptionalTensor& bias, const OptionalTensor& projection,
+                           const OptionalTensor& lengths, bool reverse, const Tensor& output,
+                           const Tensor& last_hidden, const Tensor& last_cell, const Tensor& gates,
+                           const Tensor& cells) {
   const LstmLayer layer{input,      hidden, cell,       input_weight, weight,
                         input_bias, bias,   projection, lengths,      reverse};
   return gates.scalar_type() == at::kByte
@@ -525,10 +530,9 @@ std::tuple<Tensor, Tensor> Rnn(const Tensor& steps, const Tensor& hidden, const 
 }
 
 std::tuple<Tensor, Tensor> RnnBackward(const OptionalTensor& grad_output,
-                                       const OptionalTensor& grad_last_hidden,
-                                       const Tensor& output, const Tensor& hidden,
-                                       const Tensor& weight, const OptionalTensor& lengths,
-                                       bool relu, bool reverse) {
+                                       const OptionalTensor& grad_last_hidden, const Tensor& output,
+                                       const Tensor& hidden, const Tensor& weight,
+                                       const OptionalTensor& lengths, bool relu, bool reverse) {
   const Times times(output, lengths, reverse);
   const at::ScalarType type = at::toOpMathType(weight.scalar_type());
   const Multiplier recurrent(weight, type);
@@ -560,8 +564,7 @@ std::tuple<Tensor, Tensor> RnnBackward(const OptionalTensor& grad_output,
 torch::Library MakeLibrary() {
   torch::Library library(torch::Library::DEF, "braid", std::nullopt, __FILE__, __LINE__);
   const auto define = [&library](const char* schema, auto kernel) {
-    library.def(schema,
-                torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, kernel));
+    library.def(schema, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, kernel));
   };
   define(kLstm, &Lstm);
   define(kLstmBackward, &LstmBackward);

@@ -60,9 +60,7 @@ Layer MakeLayer(Cell cell, at::ScalarType type, bool reverse, bool with_lengths)
   const auto random = [type](at::IntArrayRef sizes) {
     return at::randn(sizes, at::kDouble).mul_(0.5).to(type).requires_grad_();
   };
-  const int64_t gates = cell == Cell::kGru                              ? 3
-                        : cell == Cell::kTanh || cell == Cell::kRelu ? 1
-                                                                        : 4;
+  const int64_t gates = cell == Cell::kGru ? 3 : cell == Cell::kTanh || cell == Cell::kRelu ? 1 : 4;
   const int64_t state = cell == Cell::kProjectedLstm ? 2 : kUnits;
   Layer layer;
   layer.cell = cell;
@@ -105,10 +103,12 @@ Outputs RunWhole(const Layer& layer, const Tensor& input, const Tensor& hidden,
       std::tie(output, last) = at::gru(steps, first, weights, true, 1, 0.0, true, false, false);
       break;
     case Cell::kTanh:
-      std::tie(output, last) = at::rnn_tanh(steps, first, weights, true, 1, 0.0, true, false, false);
+      std::tie(output, last) =
+          at::rnn_tanh(steps, first, weights, true, 1, 0.0, true, false, false);
       break;
     case Cell::kRelu:
-      std::tie(output, last) = at::rnn_relu(steps, first, weights, true, 1, 0.0, true, false, false);
+      std::tie(output, last) =
+          at::rnn_relu(steps, first, weights, true, 1, 0.0, true, false, false);
       break;
   }
   Outputs outputs{layer.reverse ? output.flip(0) : output, last.squeeze(0)};
@@ -155,9 +155,9 @@ std::pair<Outputs, std::vector<Tensor>> RunOperators(const Layer& layer, Outputs
   const IValue none;
   if (layer.is_lstm()) {
     const std::vector<IValue> arguments{
-        layer.input,      layer.hidden, layer.cell_state,            layer.input_weight,
-        layer.weight,     layer.input_bias, layer.bias, Optional(layer.projection),
-        lengths,          layer.reverse};
+        layer.input,  layer.hidden,     layer.cell_state, layer.input_weight,
+        layer.weight, layer.input_bias, layer.bias,       Optional(layer.projection),
+        lengths,      layer.reverse};
     const std::vector<IValue> results = CallRecurrent("braid::lstm", arguments);
     std::vector<IValue> given{gradients[0], gradients[1], gradients[2]};
     given.insert(given.end(), arguments.begin(), arguments.end());
@@ -176,8 +176,8 @@ std::pair<Outputs, std::vector<Tensor>> RunOperators(const Layer& layer, Outputs
   const Tensor bias = gru ? layer.input_bias : layer.input_bias + layer.bias;
   const Tensor steps = at::linear(layer.input, layer.input_weight, bias);
   const std::vector<IValue> results =
-      gru ? CallRecurrent("braid::gru", {steps, layer.hidden, layer.weight, layer.bias, lengths,
-                                         layer.reverse})
+      gru ? CallRecurrent("braid::gru",
+                          {steps, layer.hidden, layer.weight, layer.bias, lengths, layer.reverse})
           : CallRecurrent("braid::rnn",
                           {steps, layer.hidden, layer.weight, lengths, relu, layer.reverse});
   const std::vector<IValue> got =
@@ -256,10 +256,11 @@ TEST(RecurrentOperators, TreatMissingGradientsAsZero) {
   for (const Cell cell : {Cell::kLstm, Cell::kProjectedLstm}) {
     const Layer layer = MakeLayer(cell, at::kDouble, false, false);
     const c10::AutoGradMode no_grad(false);
-    const std::vector<IValue> arguments{
-        layer.input,  layer.hidden,     layer.cell_state, layer.input_weight,
-        layer.weight, layer.input_bias, layer.bias,       Optional(layer.projection),
-        IValue(),     false};
+    const std::vector<IValue> arguments{layer.input,      layer.hidden,
+                                        layer.cell_state, layer.input_weight,
+                                        layer.weight,     layer.input_bias,
+                                        layer.bias,       Optional(layer.projection),
+                                        IValue(),         false};
     const std::vector<IValue> results = CallRecurrent("braid::lstm", arguments);
     const Tensor of_cell = at::randn_like(layer.cell_state);
     std::vector<std::vector<Tensor>> found;
@@ -285,17 +286,17 @@ TEST(RecurrentOperators, TreatMissingGradientsAsZero) {
 TEST(RecurrentOperators, RejectSequencesWithoutSteps) {
   const Layer layer = MakeLayer(Cell::kTanh, at::kFloat, false, false);
   const Tensor steps = at::zeros({0, kRows, kUnits});
-  EXPECT_THROW(CallRecurrent("braid::rnn",
-                             {steps, layer.hidden, layer.weight, IValue(), false, false}),
-               c10::Error);
+  EXPECT_THROW(
+      CallRecurrent("braid::rnn", {steps, layer.hidden, layer.weight, IValue(), false, false}),
+      c10::Error);
 }
 
 TEST(RecurrentOperators, RejectStatesOfOtherSizes) {
   const Layer layer = MakeLayer(Cell::kGru, at::kFloat, false, false);
   const Tensor steps = at::zeros({kSteps, kRows + 1, 3 * kUnits});
-  EXPECT_THROW(CallRecurrent("braid::gru", {steps, layer.hidden, layer.weight, IValue(), IValue(),
-                                            false}),
-               c10::Error);
+  EXPECT_THROW(
+      CallRecurrent("braid::gru", {steps, layer.hidden, layer.weight, IValue(), IValue(), false}),
+      c10::Error);
 }
 
 }  // namespace

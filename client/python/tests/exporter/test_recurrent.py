@@ -1,4 +1,4 @@
-"""Recurrent layers whose final states are outputs."""
+"""Recurrent layers: states, precisions, packed sequences and long ones."""
 
 import pytest
 
@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 import braid  # noqa: E402
 from exported_pair import ExportedPair  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa: E402
 
 
 class Net(nn.Module):
@@ -88,3 +89,111 @@ def test_final_states_match_the_module(tmp_path, name):
         expected = module.eval()(x)
         for place, each in enumerate(expected if isinstance(expected, tuple) else [expected]):
             torch.testing.assert_close(got["output", f"output__{place}"], each.detach())
+
+
+class Packed(nn.Module):
+    """Packs rows of different lengths. total: argument of pad_packed_sequence, without a default."""
+
+    def __init__(self, kind, total=True, after=lambda packed: packed, **options) -> None:
+        super().__init__()
+        self.layer = kind(3, 4, batch_first=True, **options)
+        self.total = total
+        self.after = after
+
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed, states = self.layer(packed)
+        packed = self.after(packed)
+        options = {"total_length": x.shape[1] + 1} if self.total else {}
+        output, again = pad_packed_sequence(packed, True, padding_value=-2.0, **options)
+        last = states[0] if isinstance(self.layer, nn.LSTM) else states
+        return output, last.transpose(0, 1), again
+
+
+def rows_of(count):
+    lengths = torch.tensor([5, 1, 3, 2, 4])[torch.arange(count) % 5]
+    return torch.randn(count, 5, 3), lengths
+
+
+PACKED = {
+    "LSTM": lambda: Packed(nn.LSTM, num_layers=2, bidirectional=True),
+    "projected": lambda: Packed(nn.LSTM, proj_size=2),
+    "GRU": lambda: Packed(nn.GRU, bidirectional=True, bias=False),
+    "RNN": lambda: Packed(nn.RNN, num_layers=2, dropout=0.5),
+    "RNN with ReLU": lambda: Packed(nn.RNN, nonlinearity="relu", bidirectional=True),
+    "data": lambda: Packed(nn.GRU, after=lambda packed: packed._replace(data=packed.data.exp())),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_sequences_match_the_module(tmp_path, name):
+    module = PACKED[name]()
+    result = braid.export(module, rows_of(3), tmp_path / "net", "pair", precisions=())
+    pair = ExportedPair(result.path)
+    for count in (1, 4, 7):
+        x, lengths = rows_of(count)
+        inputs = {("input", "x"): x, ("input", "lengths"): lengths}
+        got = pair.run(pair.program("eval"), pair.state() | inputs)
+        for place, each in enumerate(module.eval()(x, lengths)):
+            torch.testing.assert_close(got["output", f"output__{place}"], each.detach())
+
+
+def test_padding_to_the_longest_row_is_rejected(tmp_path):
+    with pytest.raises(braid.ExportError, match=r"pad_packed_sequence\(\) without total_length"):
+        braid.export(Packed(nn.GRU, total=False), rows_of(3), tmp_path / "net", "pair")
+
+
+def test_batch_sizes_of_a_packed_sequence_are_rejected(tmp_path):
+    def after(packed):
+        return packed._replace(data=packed.data * packed.batch_sizes[1])
+
+    with pytest.raises(braid.ExportError, match=r"batch_sizes\[1\] of a packed sequence"):
+        braid.export(Packed(nn.GRU, after=after), rows_of(3), tmp_path / "net", "pair")
+
+
+LAYERS = {
+    "LSTM": lambda: nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True, dropout=0.5),
+    "projected": lambda: nn.LSTM(3, 4, batch_first=True, proj_size=2),
+    "GRU": lambda: nn.GRU(3, 4, 2, batch_first=True, bidirectional=True),
+    "RNN": lambda: nn.RNN(3, 4, batch_first=True),
+}
+
+
+class First(nn.Module):
+    """Returns a layer's output. after_linear: its input has the dtype of autocast."""
+
+    def __init__(self, layer, after_linear) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3) if after_linear else nn.Identity()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(self.linear(x))[0]
+
+
+@pytest.mark.parametrize("after_linear", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_bfloat16_has_the_dtypes_of_autocast(tmp_path, name, after_linear):
+    """The exporter compares the values."""
+    module = First(LAYERS[name](), after_linear)
+    x = torch.randn(4, 5, 3)
+    result = braid.export(module, (x,), tmp_path / "net", "pair", precisions=("bfloat16",))
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = module(x).dtype
+    pair = ExportedPair(result.path)
+    for program in ("eval", "forward"):
+        got = pair.run(pair.program(program, precision="bfloat16"), pair.state() | {("input", "x"): x})
+        assert got["output", "output__0"].dtype == wanted
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_graphs_of_long_sequences_are_small(tmp_path, name):
+    module = First(LAYERS[name](), False)
+    sizes = []
+    for steps in (2, 100):
+        example = torch.randn(3, steps, 3)
+        folder = tmp_path / f"{steps}"
+        result = braid.export(module, (example,), folder, "pair", precisions=())
+        programs = ExportedPair(result.path).programs.values()
+        sizes.append([len(each.graph.nodes) for each in programs])
+    assert sizes[0] == sizes[1]

@@ -70,7 +70,7 @@ def in_mode(
     for each in sparse:
         each.sparse = False
     try:
-        with _traceable_kernels(modules):
+        with _traceable_kernels():
             yield
     finally:
         for each in sparse:
@@ -80,16 +80,12 @@ def in_mode(
 
 
 @contextmanager
-def _traceable_kernels(modules: list[nn.Module]) -> Iterator[None]:
-    # Fused encoder layers have no gradient and no shape rule. oneDNN's recurrent layer is traced
-    # as in evaluation mode, without a gradient.
-    recurrent = any(isinstance(each, nn.RNNBase) for each in modules)
-    enabled = torch._C._get_mkldnn_enabled() and not recurrent
+def _traceable_kernels() -> Iterator[None]:
+    # Fused encoder layers have no gradient and no shape rule.
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.backends.mkldnn.flags(enabled=enabled):
-            yield
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -97,6 +98,11 @@ class _Packed:
     def size(self, dim: int) -> _Longest:
         return _Longest()
 
+    def valid(self, device: torch.device) -> torch.Tensor:
+        """Returns which steps each row has: bool [steps, rows]."""
+        times = torch.arange(self.steps, device=device)
+        return times.unsqueeze(1) < self.lengths.to(device)
+
     def unflatten(self, data: torch.Tensor) -> torch.Tensor:
         return data.reshape(self.steps, self.rows, *data.shape[1:])
 
@@ -118,8 +124,7 @@ def _pad(
             "total_length=x.shape[1])"
         )
     padded = packed.unflatten(data)
-    times = torch.arange(packed.steps, device=data.device)
-    valid = times.unsqueeze(1) < packed.lengths.to(data.device)
+    valid = packed.valid(data.device)
     padded = torch.where(valid.view(*valid.shape, *[1] * (data.dim() - 1)), padded, value)
     if total_length != packed.steps:
         after = [0, 0] * (padded.dim() - 1) + [0, total_length - packed.steps]
@@ -161,11 +166,12 @@ def _run_layers(
     layer: Callable[..., Any],
 ) -> tuple[torch.Tensor, list[Any]]:
     """Runs the layers in sequence. Returns the last outputs, and final states by direction."""
+    packed = layer.keywords.get("batch_sizes") if isinstance(layer, partial) else None
     states = []
     output = input.transpose(0, 1) if batch_first else input
     for index in range(num_layers):
         if index > 0 and train and dropout > 0:
-            output = torch.dropout(output, dropout, train=True)
+            output = _drop(output, dropout, packed)
         weights, state, back_weights, back_state = decompositions.params_hiddens(
             params, hidden, index, bidirectional
         )
@@ -177,6 +183,15 @@ def _run_layers(
             ahead = torch.cat([ahead, back], ahead.dim() - 1)
         output = ahead
     return output.transpose(0, 1) if batch_first else output, states
+
+
+def _drop(output: torch.Tensor, probability: float, packed: _Packed | None) -> torch.Tensor:
+    if packed is None:
+        return torch.dropout(output, probability, train=True)
+    # Eager mode draws numbers for the steps that rows have.
+    factors = torch.dropout(torch.ones_like(output).flatten(0, 1), probability, train=True)
+    place = packed.valid(output.device).flatten().cumsum(0).sub(1).clamp(min=0)
+    return output * packed.unflatten(factors.index_select(0, place))
 
 
 def _lstm_layer(
@@ -191,10 +206,14 @@ def _lstm_layer(
     input_bias, bias = params[2:4] if has_biases else (None, None)
     projection = params[-1] if len(params) in (3, 5) else None
     lengths = None if batch_sizes is None else batch_sizes.lengths
-    layer = _cast(input, *params[:2], input_bias, bias, projection)
-    states = _cast_states(hidden)
+    state, cell = hidden
+    if projection is not None:
+        state = _cast(state)
+    elif state.is_cuda or _runs_onednn(lengths):
+        state, cell = _cast(state), _cast(cell)
+    weights = map(_cast, (*params[:2], input_bias, bias, projection))
     output, last_hidden, last_cell, _, _ = torch.ops.braid.lstm(
-        layer[0], *states, *layer[1:], lengths, reverse
+        _cast(input), state, cell, *weights, lengths, reverse
     )
     return output, (last_hidden, last_cell)
 
@@ -226,9 +245,8 @@ def _gru(
     reverse: bool,
 ) -> tuple[torch.Tensor, ...]:
     steps = functional.linear(input, input_weight, input_bias)
-    return torch.ops.braid.gru(
-        steps, *_cast_states((hidden,)), *_cast(weight, bias), lengths, reverse
-    )
+    state = _cast(hidden) if hidden.is_cuda else hidden
+    return torch.ops.braid.gru(steps, state, _cast(weight), _cast(bias), lengths, reverse)
 
 
 def _simple(nonlinearity: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,27 +264,22 @@ def _simple(nonlinearity: Callable[..., Any]) -> Callable[..., Any]:
         steps = functional.linear(input, input_weight, both)
         # The state is an operand of a product only.
         return torch.ops.braid.rnn(
-            steps, *_cast(hidden, weight), lengths, nonlinearity is torch.relu, reverse
+            steps, _cast(hidden), _cast(weight), lengths, nonlinearity is torch.relu, reverse
         )
 
     return run
 
 
-def _cast(*operands: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """Casts operands of a product to the dtype of autocast."""
-    return [None if each is None else _cast_one(each) for each in operands]
+def _runs_onednn(lengths: torch.Tensor | None) -> bool:
+    """Returns True if oneDNN runs an LSTM on the CPU, which casts states as autocast does."""
+    return lengths is None and torch._C._get_mkldnn_enabled()
 
 
-def _cast_one(tensor: torch.Tensor) -> torch.Tensor:
+def _cast(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Casts an operand of a product to the dtype of autocast."""
+    if tensor is None or tensor.dtype == torch.float64:
+        return tensor
     kind = tensor.device.type
-    if not torch.is_autocast_enabled(kind) or tensor.dtype == torch.float64:
+    if not torch.is_autocast_enabled(kind):
         return tensor
     return tensor.to(torch.get_autocast_dtype(kind))
-
-
-def _cast_states(states: tuple[torch.Tensor, ...]) -> list[torch.Tensor | None]:
-    """Casts states as autocast does on a GPU, where one kernel computes all gates.
-
-    On a CPU, they keep their dtype.
-    """
-    return _cast(*states) if states[0].is_cuda else [*states]

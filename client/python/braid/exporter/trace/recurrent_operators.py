@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 NAMESPACE = "braid"
 
@@ -54,9 +55,6 @@ class _Times:
         """Returns `state`, with the state `before` in rows that lack the step."""
         return state if self.valid is None else torch.where(self.valid[time], state, before)
 
-    def invalid(self, time: int) -> _Tensor:
-        return self.valid[time].logical_not()
-
 
 def states_before(states: _Tensor, initial: _Tensor, reverse: bool) -> _Tensor:
     """Returns the state before each step, from the states after them."""
@@ -97,29 +95,26 @@ def _lstm(
     reverse: bool,
 ) -> tuple[_Tensor, ...]:
     times = _Times.of(input, lengths, reverse)
-    steps = torch.nn.functional.linear(input, input_weight, input_bias)
+    steps = functional.linear(input, input_weight, input_bias)
     steps = steps if bias is None else steps + bias
     dtype = _computed(steps.dtype)
-    output, gates, cells = ([steps] * times.count for _ in range(3))
+    gates = steps.to(dtype, copy=True)
+    output, cells = [steps] * times.count, [steps] * times.count
     h, c = hidden.to(dtype), cell.to(dtype)
     for time in times.forward():
-        both, new, out = (steps[time].to(dtype) + _product(h, weight.t())).tensor_split(
-            (weight.shape[0] // 2, 3 * weight.shape[0] // 4), 1
-        )
-        both, new, out = both.sigmoid(), new.tanh(), out.sigmoid()
-        into, forget = both.chunk(2, 1)
-        after = forget * c + into * new
-        state = out * after.tanh()
+        into, forget, new, out = gates[time].add_(_product(h, weight.t())).chunk(4, 1)
+        after = forget.sigmoid_() * c + into.sigmoid_() * new.tanh_()
+        state = out.sigmoid_() * after.tanh()
         if projection is not None:
             state = _product(state, projection.t())
         h, c = times.keep(time, h, state), times.keep(time, c, after)
-        output[time], gates[time], cells[time] = h, torch.cat([both, new, out], 1), c
+        output[time], cells[time] = h, c
     state_dtype = _state_dtype(steps, hidden)
     return (
         torch.stack(output).to(state_dtype),
         h.to(state_dtype, copy=True),
         c.to(_state_dtype(steps, cell), copy=True),
-        torch.stack(gates),
+        gates,
         torch.stack(cells),
     )
 
@@ -169,44 +164,49 @@ def _lstm_backward(
 ) -> tuple[_Tensor, ...]:
     times = _Times.of(gates, lengths, reverse)
     dtype = gates.dtype
-    before = states_before(cells, cell, reverse)
-    of_gates = torch.empty_like(gates)
-    of_states = gates.new_zeros(output.shape)
+    into, forget, new, out = gates.chunk(4, 2)
+    squashed = cells.tanh()
+    # Derivatives of the gates by the cell state, for the output gate by the hidden state.
+    factors = torch.stack(
+        [
+            new * into * (1 - into),
+            states_before(cells, cell, reverse) * forget * (1 - forget),
+            into * (1 - new * new),
+            squashed * out * (1 - out),
+        ],
+        2,
+    )
+    of_cell = out * (1 - squashed * squashed)
+    if times.valid is not None:
+        factors = factors * times.valid.unsqueeze(3)
+        of_cell = of_cell * times.valid
+        forget = forget.masked_fill(~times.valid, 1)
+    of_gates = torch.empty_like(factors)
+    of_states = gates.new_empty(output.shape)
     h, c = _initial(grad_last_hidden, hidden, dtype), _initial(grad_last_cell, cell, dtype)
     for time in times.backward():
         if grad_output is not None:
             h = h + grad_output[time]
-        own, of_states[time] = h, h
-        if projection is not None:
-            own = _product(h, projection)
-        into, forget, new, out = gates[time].chunk(4, 1)
-        squashed = cells[time].tanh()
-        total = c + own * out * (1 - squashed * squashed)
-        parts = (
-            total * new * into * (1 - into),
-            total * before[time] * forget * (1 - forget),
-            total * into * (1 - new * new),
-            own * squashed * out * (1 - out),
-        )
-        of_gates[time] = torch.cat(parts, 1)
-        earlier = total * forget
-        if times.valid is not None:
-            invalid = times.invalid(time)
-            of_gates[time].masked_fill_(invalid, 0)
-            of_states[time].masked_fill_(invalid, 0)
-            earlier = torch.where(invalid, c, earlier)
-        h, c = times.keep(time, h, _product(of_gates[time], weight)), earlier
-    of_steps = of_gates.flatten(0, 1).to(weight.dtype)
+        of_states[time] = h
+        own = h if projection is None else _product(h, projection)
+        c = c + own * of_cell[time]
+        sources = torch.stack([c, c, c, own], 1)
+        torch.mul(factors[time], sources, out=of_gates[time])
+        h = times.keep(time, h, _product(of_gates[time].flatten(1), weight))
+        c = c * forget[time]
+    of_gates = of_gates.flatten(2).to(weight.dtype)
+    of_steps = of_gates.flatten(0, 1)
     of_projection = weight.new_empty(0)
     if projection is not None:
-        states = gates.chunk(4, 2)[3] * cells.tanh()
+        states = out * squashed
+        states = states if times.valid is None else states * times.valid
         of_projection = _weight_gradient(of_states.to(weight.dtype), states)
     return (
         (of_steps @ input_weight).view(input.shape),
         h.to(hidden.dtype),
         c.to(cell.dtype),
         of_steps.t() @ input.flatten(0, 1),
-        _weight_gradient(of_gates.to(weight.dtype), states_before(output, hidden, reverse)),
+        _weight_gradient(of_gates, states_before(output, hidden, reverse)),
         of_steps.sum(0),
         of_projection,
     )
@@ -298,23 +298,29 @@ def _gru_backward(
     reverse: bool,
 ) -> tuple[_Tensor, ...]:
     times = _Times.of(gates, lengths, reverse)
+    reset, update, product, new = gates.chunk(4, 2)
+    of_new = (1 - update) * (1 - new * new)
     before = states_before(output.to(gates.dtype), hidden, reverse)
+    # Derivatives by the hidden state.
+    factors = torch.cat(
+        [
+            of_new * product * reset * (1 - reset),
+            (before - new) * update * (1 - update),
+            of_new * reset,
+            of_new,
+        ],
+        2,
+    )
+    if times.valid is not None:
+        factors = factors * times.valid
+        update = update.masked_fill(~times.valid, 1)
     gradients = torch.empty_like(gates)
     h = _initial(grad_last_hidden, hidden, gates.dtype)
     for time in times.backward():
         if grad_output is not None:
             h = h + grad_output[time]
-        reset, update, product, new = gates[time].chunk(4, 1)
-        of_new = h * (1 - update) * (1 - new * new)
-        of_update = h * (before[time] - new) * update * (1 - update)
-        of_reset = of_new * product * reset * (1 - reset)
-        of_gates = torch.cat([of_reset, of_update, of_new * reset, of_new], 1)
-        earlier = h * update
-        if times.valid is not None:
-            of_gates = of_gates.masked_fill(times.invalid(time), 0)
-            earlier = times.keep(time, h, earlier)
-        gradients[time] = of_gates
-        h = earlier + _product(of_gates[:, : weight.shape[0]], weight)
+        torch.mul(factors[time], h.repeat(1, 4), out=gradients[time])
+        h = h * update[time] + _product(gradients[time, :, : weight.shape[0]], weight)
     reset, update, product, new = gradients.to(weight.dtype).chunk(4, 2)
     return (
         torch.cat([reset, update, new], 2),
@@ -390,7 +396,7 @@ def _rnn_backward(
         state = output[time].to(dtype)
         of_step = h * ((state > 0) if relu else (1 - state * state))
         if times.valid is not None:
-            of_step = of_step.masked_fill(times.invalid(time), 0)
+            of_step = of_step * times.valid[time]
         gradients[time] = of_step
         h = times.keep(time, h, _product(of_step, weight))
     return gradients.to(weight.dtype), h.to(hidden.dtype)

@@ -8,6 +8,7 @@
 
 #include "ATen/ATen.h"
 #include "ATen/OpMathType.h"
+#include "ATen/core/dispatch/Dispatcher.h"
 #include "c10/core/GradMode.h"
 #include "server/kernels/onednn_product.h"
 #include "torch/library.h"
@@ -188,17 +189,27 @@ struct LstmLayer {
 using LstmResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using LstmGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// True if oneDNN's LSTM supports the layer, as LibTorch decides for float32. It is faster, and
-// takes three times the memory.
+// True if oneDNN supports bfloat16 on this processor.
+bool HasOneDnnBfloat16() {
+  static const auto kIsSupported = c10::Dispatcher::singleton()
+                                       .findSchemaOrThrow("mkldnn::_is_mkldnn_bf16_supported", "")
+                                       .typed<bool()>();
+  return kIsSupported.call();
+}
+
+// True if oneDNN's LSTM supports the layer, as LibTorch decides in training. It is faster, and
+// needs three times the memory.
 bool FitsOneDnnLstm(const LstmLayer& layer) {
-  for (const Tensor& each :
-       {layer.input, layer.hidden, layer.cell, layer.input_weight, layer.weight}) {
-    if (!IsPlainFloat(each) || each.numel() == 0) {
-      return false;
-    }
+  const at::ScalarType type = layer.input.scalar_type();
+  if (!HasOneDnn() || layer.projection || layer.lengths ||
+      !(type == at::kFloat || (type == at::kBFloat16 && HasOneDnnBfloat16()))) {
+    return false;
   }
-  return HasOneDnn() && !layer.projection && !layer.lengths &&
-         layer.input_bias.has_value() == layer.bias.has_value();
+  const auto fits = [type](const Tensor& each) {
+    return each.device().is_cpu() && each.scalar_type() == type && each.numel() > 0;
+  };
+  return fits(layer.input) && fits(layer.hidden) && fits(layer.cell) && fits(layer.input_weight) &&
+         fits(layer.weight);
 }
 
 // LibTorch's number of an LSTM, miopenLSTM and cudnnLSTM in its sources.
@@ -232,7 +243,15 @@ LstmGradients OneDnnLstmBackward(const LstmLayer& layer, const OptionalTensor& g
           /*num_layers=*/1,
           /*has_biases=*/true, /*train=*/true, /*bidirectional=*/false, /*batch_sizes=*/{},
           /*batch_first=*/false, workspace);
-  return {input, hidden, cell, input_weight, weight, bias, at::empty({0}, weight.options())};
+  // Gradients in bfloat16 are returned in float32.
+  const at::ScalarType type = layer.weight.scalar_type();
+  return {input.to(type),
+          hidden.to(type),
+          cell.to(type),
+          input_weight.to(type),
+          weight.to(type),
+          bias.to(type),
+          at::empty({0}, layer.weight.options())};
 }
 
 // Returns the input times the input weight, plus the biases: [T, B, 4*H].

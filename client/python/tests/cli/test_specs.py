@@ -71,7 +71,7 @@ def test_loss_module_is_read_from_its_file(tmp_path):
      "--loss mse: ignore_index: 9223372036854775808 is out of range (expected 64 bits at most)"),
     ("mse:log_target=maybe",
      "--loss mse: log_target: invalid value 'maybe' (expected true or false)"),
-    ("mse:reduction=max", "--loss mse: reduction: invalid value 'max' (expected mean, sum)"),
+    ("mse:reduction=max", "--loss mse: reduction: invalid value 'max' (expected mean, sum, batchmean)"),
     ("mse:weight=1,2", "--loss mse: invalid value '2' (expected KEY=VALUE,…)"),
     ("mse:2", "--loss mse: invalid value '2' (expected KEY=VALUE,…)"),
 ])

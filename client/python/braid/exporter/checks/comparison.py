@@ -18,7 +18,7 @@ from torch.utils._sympy import functions
 
 from braid._export import ExportError
 from braid.exporter import export_errors, progress
-from braid.exporter.checks import reference
+from braid.exporter.checks import differences, reference
 from braid.exporter.checks.reference import SEED, ReferenceRun, Values
 from braid.exporter.formats import package
 from braid.exporter.formats.pair import ExportedPart, Pair
@@ -148,22 +148,44 @@ class _Comparison:
             ) from error
         # The difference to the model's own precision estimates rounding.
         exact = plain(None) if self._precision is not None else expected
-        largest = max((_largest(v) for k, v in expected.items() if "gradient" in k), default=0.0)
+        largest = {what: differences.largest(tensor) for what, tensor in expected.items()}
+        gradients = max((size for what, size in largest.items() if "gradient" in what), default=0.0)
         for what, tensor in expected.items():
-            allowed = _tolerance(tensor, self._precision) * _largest(tensor)
+            where = f"{what}, {self._where}"
+            difference = self._difference(where, tensor, got[what])
+            allowed = _tolerance(tensor, self._precision) * largest[what]
             if self._precision is not None:
-                allowed += 4 * _difference(tensor, exact[what])
+                allowed += 4 * differences.difference(tensor, exact[what])
             elif "gradient" in what:
                 # A gradient may be zero except for rounding, for example before a batch norm.
-                most = _tolerance(tensor, None) * largest
+                most = _tolerance(tensor, None) * gradients
                 allowed = max(allowed, 1e-2 * most)
-                if allowed < _difference(tensor, got[what]) <= most:
+                if allowed < difference <= most:
                     # An instance norm sums over more numbers than a batch norm.
                     allowed = max(allowed, 4 * self._plain.rounding(what))
-            _check_same(f"{what}, {self._where}", tensor, got[what], allowed, self._one_row_note)
+            if difference > allowed:
+                how = f"differs by up to {difference:.3g} (largest value {largest[what]:.3g})"
+                if math.isinf(difference):
+                    how = "finite and non-finite values differ"
+                raise self._mismatch(where, how)
+
+    def _difference(self, where: str, expected: torch.Tensor, got: torch.Tensor) -> float:
+        if expected.dtype != got.dtype or expected.shape != got.shape:
+            raise self._mismatch(
+                where,
+                f"{got.dtype} of shape {list(got.shape)} (expected {expected.dtype} of shape "
+                f"{list(expected.shape)})",
+            )
+        return differences.difference(expected, got)
+
+    def _mismatch(self, where: str, how: str) -> ExportError:
+        return ExportError(
+            f"the package does not match the model: {where}: {how}" + self._one_row_note
+        )
 
     def _given(self, training: bool) -> dict[tuple[str, str], torch.Tensor]:
-        state = {(entry.kind, entry.name): entry.copy() for entry in self._plain.part.untied}
+        # Graphs do not change their inputs.
+        state = {(entry.kind, entry.name): entry.contiguous() for entry in self._plain.part.untied}
         inputs = self._plain.part.as_given(self._plain.inputs, training, self._precision)
         return state | {("input", name): each for name, each in inputs.items()}
 
@@ -207,34 +229,3 @@ def _tolerance(tensor: torch.Tensor, precision: torch.dtype | None) -> float:
     if not tensor.is_floating_point():
         return 0.0
     return _LOW_TOLERANCE if precision else _TOLERANCE.get(tensor.dtype, _LOW_TOLERANCE)
-
-
-def _largest(tensor: torch.Tensor) -> float:
-    finite = tensor[tensor.isfinite()]
-    return finite.to(torch.float64).abs().max().item() if finite.numel() else 0.0
-
-
-def _difference(expected: torch.Tensor, got: torch.Tensor) -> float:
-    """Returns the largest difference, infinite if only one value is NaN, 0 for empty tensors."""
-    if expected.numel() == 0:
-        return 0.0
-    wide, mine = expected.to(torch.float64), got.to(torch.float64)
-    same = (wide == mine) | (wide.isnan() & mine.isnan())
-    return (wide - mine).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf).max().item()
-
-
-def _check_same(
-    where: str, expected: torch.Tensor, got: torch.Tensor, allowed: float, because: str
-) -> None:
-    if expected.dtype != got.dtype or expected.shape != got.shape:
-        raise ExportError(
-            f"the package does not match the model: {where}: {got.dtype} of shape "
-            f"{list(got.shape)} (expected {expected.dtype} of shape {list(expected.shape)})"
-            + because
-        )
-    difference = _difference(expected, got)
-    if difference > allowed:
-        how = f"differs by up to {difference:.3g} (largest value {_largest(expected):.3g})"
-        if difference >= torch.finfo(torch.float64).max:
-            how = "finite and non-finite values differ"
-        raise ExportError(f"the package does not match the model: {where}: {how}" + because)

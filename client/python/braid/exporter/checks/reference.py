@@ -9,8 +9,10 @@ import torch
 
 from braid._export import ExportError
 from braid.exporter import export_errors
+from braid.exporter.checks import differences
 from braid.exporter.model import rows, run_context
 from braid.exporter.model.run_context import autocast
+from braid.exporter.model.state import contiguous_copy
 from braid.exporter.trace.joint_graph import Part
 
 SEED = 20
@@ -66,7 +68,7 @@ class ReferenceRun:
             except ExportError:  # For example, a probability became larger than 1.
                 self._nudged = [self._training(None, seed) for seed in _NUDGES]
         exact = self.training(None)[what]
-        return max(((each[what] - exact).abs().max().item() for each in self._nudged), default=0.0)
+        return max((differences.difference(each[what], exact) for each in self._nudged), default=0.0)
 
     def _once(self, key: tuple[bool, torch.dtype | None], run: Callable[[], Values]) -> Values:
         if key not in self._values:
@@ -95,9 +97,12 @@ class ReferenceRun:
     def _training(
         self, precision: torch.dtype | None, nudge: int = 0, nudge_inputs: bool = False
     ) -> Values:
-        leaves = {(kind, name): tensor for kind, name, tensor in self.differentiated(precision)}
+        leaves = {
+            (kind, name): contiguous_copy(tensor).requires_grad_()
+            for kind, name, tensor in self.differentiated(precision)
+        }
         state = {
-            entry.name: leaves.get((entry.kind, entry.name), entry.copy())
+            entry.name: leaves[entry.kind, entry.name] if entry.trainable else entry.copy()
             for entry in self.part.untied
         }
         given = self.part.as_given(self.inputs, True, precision)
@@ -106,7 +111,7 @@ class ReferenceRun:
             nudged = [*state.values(), *(inputs.values() if nudge_inputs else ())]
             with torch.no_grad():
                 for place, tensor in enumerate(nudged):
-                    nudge_tensor(tensor, nudge * 1000 + place)
+                    differences.nudge(tensor, nudge * 1000 + place)
         with self.part.in_mode(True), ExitStack() as held:
             outputs = self._run(True, precision, state, inputs, held)
             named = dict(zip(self.part.names, outputs))
@@ -130,13 +135,13 @@ class ReferenceRun:
     def differentiated(
         self, precision: torch.dtype | None
     ) -> Iterator[tuple[str, str, torch.Tensor]]:
-        """Yields the leaves that need a gradient: kind, name, and a copy of the tensor."""
+        """Yields what needs a gradient: kind, name and tensor."""
         for entry in self.part.untied:
             if entry.trainable:
-                yield "parameter", entry.name, entry.copy().requires_grad_()
+                yield "parameter", entry.name, entry.tensor
         for name, tensor in self.part.as_given(self.inputs, True, precision).items():
             if self.part.input_gradients and tensor.is_floating_point():
-                yield "input", name, tensor.clone().requires_grad_()
+                yield "input", name, tensor
 
     def output_gradient(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a random gradient for an output that depends only on its name and shape."""
@@ -161,12 +166,3 @@ class ReferenceRun:
         except Exception as error:
             where = f"forward() fails for a batch of {self.batch}"
             raise export_errors.model_error(where, error) from error
-
-
-def nudge_tensor(tensor: torch.Tensor, seed: int) -> None:
-    """Changes random floating-point elements by one unit in the last place, up or down."""
-    if not tensor.is_floating_point():
-        return
-    generator = torch.Generator().manual_seed(seed)
-    steps = torch.randint(-1, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
-    tensor.mul_(1 + torch.finfo(tensor.dtype).eps * steps)

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from braid.exporter import export_errors
+from braid.exporter.checks import differences
 from braid.exporter.model import rows, run_context, snapshot
 from braid.exporter.model.run_context import in_mode
 from braid.exporter.model.signature import call, flatten_outputs
@@ -431,7 +432,7 @@ class _Trial:
                 for row, place in enumerate(places):
                     first.setdefault(place, (labels[row], output[row]))
                 before = torch.stack([first[place][1] for place in places])
-                if _difference(before, output) == 0.0:
+                if differences.difference(before, output) == 0.0:
                     continue
                 for row, place in enumerate(places):
                     where, alone = first[place]
@@ -452,7 +453,7 @@ class _Trial:
     ) -> Iterator[str]:
         if same_kernels and (before.isfinite().any() or before.numel() == 0):
             self._test.compared.add(name)
-        gap, largest = _difference(before, after), self._largest(name, before)
+        gap, largest = differences.difference(before, after), self._largest(name, before)
         if ordinary and gap > _rounding(before, same_kernels) * largest:
             self.ordinary = max(self.ordinary, gap / largest if largest else math.inf)
         if self._is_rounding(name, before, after, same_kernels):
@@ -466,7 +467,7 @@ class _Trial:
     def _is_rounding(
         self, name: str, before: torch.Tensor, after: torch.Tensor, same_kernels: bool
     ) -> bool:
-        gap, largest = _difference(before, after), self._largest(name, before)
+        gap, largest = differences.difference(before, after), self._largest(name, before)
         if gap <= _rounding(before, same_kernels) * largest:
             return True
         amplified = _AMPLIFICATION * self._noise_of(name)
@@ -475,7 +476,8 @@ class _Trial:
         return gap <= amplified
 
     def _largest(self, name: str, output: torch.Tensor) -> float:
-        return max(_largest(self._outputs[_FOUR][name]), _largest(output))
+        outputs = self._outputs[_FOUR][name], output
+        return max(map(differences.largest, outputs))
 
     def _noise_of(self, name: str) -> float:
         """Returns an output's largest change when the last bits of weights, or inputs, change."""
@@ -483,7 +485,7 @@ class _Trial:
             self._noise = dict.fromkeys(self._outputs[_FOUR], 0.0)
             for seed in _NUDGES:
                 for each, output in self._nudged(seed).items():
-                    moved = _difference(self._outputs[_FOUR][each], output)
+                    moved = differences.difference(self._outputs[_FOUR][each], output)
                     self._noise[each] = max(self._noise[each], moved)
         return self._noise[name]
 
@@ -670,8 +672,8 @@ def _far(weights: torch.Tensor) -> torch.Tensor:
     """Returns nonzero random numbers of both signs with the tensor's magnitude."""
     if not weights.is_floating_point() or weights.numel() == 0:
         return weights
-    random = _signed(weights)
-    return torch.where(weights.isfinite(), _size(weights) * (random + random.sign() / 2), weights)
+    far = _away_from_zero(_signed(weights)).mul_(_size(weights))
+    return far if _is_finite(weights) else torch.where(weights.isfinite(), far, weights)
 
 
 def _near(weights: torch.Tensor) -> torch.Tensor:
@@ -679,18 +681,28 @@ def _near(weights: torch.Tensor) -> torch.Tensor:
     if not weights.is_floating_point() or weights.numel() == 0:
         return weights
     random = _signed(weights)
-    small = 0.1 * _size(weights) * (random + random.sign() / 2)
+    small = 0.1 * _size(weights) * _away_from_zero(random.clone())
     return torch.where(weights == 0, small, weights * (1 + 0.1 * random))
 
 
 def _signed(like: torch.Tensor) -> torch.Tensor:
-    return torch.rand_like(like) * 2 - 1
+    return torch.rand_like(like).mul_(2).sub_(1)
+
+
+def _away_from_zero(random: torch.Tensor) -> torch.Tensor:
+    """Adds a half to the magnitude of each number, in place."""
+    return random.add_(random.sign().div_(2))
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    low, high = tensor.aminmax()
+    return bool(low.isfinite() & high.isfinite())
 
 
 def _size(weights: torch.Tensor) -> torch.Tensor | float:
     """Returns the root mean square, or a layer's initial scale for an all-zero tensor."""
-    finite = weights.masked_fill(~weights.isfinite(), 0.0).float()
-    size = finite.square().mean().sqrt().to(weights.dtype)
+    finite = weights if _is_finite(weights) else weights.masked_fill(~weights.isfinite(), 0.0)
+    size = finite.float().square().mean().sqrt().to(weights.dtype)
     if size > 0:
         return size
     return (weights.shape[0] / weights.numel()) ** 0.5 if weights.dim() > 1 else 0.5
@@ -710,19 +722,6 @@ def _rounding(output: torch.Tensor, same_kernels: bool) -> float:
     if same_kernels:
         return _ROUNDING * torch.finfo(output.dtype).eps
     return _OTHER_KERNELS.get(output.dtype, _OTHER_KERNELS_OF_LOW_PRECISION)
-
-
-def _largest(tensor: torch.Tensor) -> float:
-    finite = tensor[tensor.isfinite()].double().abs()
-    return finite.max().item() if finite.numel() else 0.0
-
-
-def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Returns the largest difference, infinite if only one value is NaN."""
-    one, other = one.reshape(-1).double(), other.reshape(-1).double()
-    alike = (one == other) | (one.isnan() & other.isnan())
-    gaps = (one - other).abs().masked_fill(alike, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
-    return gaps.max().item() if gaps.numel() else 0.0
 
 
 def _rows(places: Sequence[int]) -> str:

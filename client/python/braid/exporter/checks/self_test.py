@@ -6,6 +6,7 @@ The record is stored in model.pt2; docs/reference/exported-pair.md documents it.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ import torch
 
 from braid._export import ExportError
 from braid.exporter import export_errors
-from braid.exporter.checks import self_test_tensors
+from braid.exporter.checks import differences, self_test_tensors
 from braid.exporter.checks.comparison import PackageReader
-from braid.exporter.checks.reference import SEED, nudge_tensor
+from braid.exporter.checks.reference import SEED
 from braid.exporter.checks.runnable import (
     Given,
     Result,
@@ -29,6 +30,7 @@ from braid.exporter.checks.runnable import (
 )
 from braid.exporter.formats.archive import SELF_TEST, Archive, Kind
 from braid.exporter.formats.pair import Pair
+from braid.exporter.model.state import contiguous_copy
 
 _FORMAT = "braid-self-test"
 _SCHEMA_VERSION = 1
@@ -182,8 +184,9 @@ def _changes(package: Runnable, given: Tensors, results: list[Result]) -> dict[_
     largest = dict.fromkeys(expected, 0.0)
     for seed in _NUDGES:
         for key, tensor in _outputs(_run_nudged(package, given, seed)).items():
-            change = _largest(tensor.double() - expected[key].double())
-            largest[key] = max(largest[key], change)
+            change = differences.difference(tensor, expected[key])
+            if math.isfinite(change):  # Else a value turned into NaN or infinity.
+                largest[key] = max(largest[key], change)
     return largest
 
 
@@ -200,17 +203,18 @@ def _nudged(given: Tensors, seed: int, keep: tuple[str, ...] = ()) -> Tensors:
     for place, (name, tensor) in enumerate(given.items()):
         changed[name] = tensor
         if tensor.is_floating_point() and not name.startswith(keep):
-            changed[name] = tensor.clone()
-            nudge_tensor(changed[name], seed * 1000 + place)
+            changed[name] = contiguous_copy(tensor)
+            differences.nudge(changed[name], seed * 1000 + place)
     return changed
 
 
 def _tolerances(results: list[Result], changes: dict[_Key, float]) -> dict[_Key, float]:
     outputs = _outputs(results)
-    gradients = [_largest(each) for (_, name), each in outputs.items() if "_gradient/" in name]
+    sizes = {key: differences.largest(tensor) for key, tensor in outputs.items()}
+    gradients = [size for (_, name), size in sizes.items() if "_gradient/" in name]
     tolerances = {}
     for (graph, name), tensor in outputs.items():
-        largest = _largest(tensor)
+        largest = sizes[graph, name]
         if "_gradient/" in name:
             # A gradient may be zero except for rounding, for example before batch norm.
             largest = max(largest, _GRADIENTS_SHARE * max(gradients))
@@ -227,11 +231,6 @@ def _tensors(described: Given, device: torch.device) -> Tensors:
     return {
         name: self_test_tensors.read_tensor(record).to(device) for name, record in described.items()
     }
-
-
-def _largest(tensor: torch.Tensor) -> float:
-    finite = tensor[tensor.isfinite()].double().abs()
-    return finite.max().item() if finite.numel() else 0.0
 
 
 def _has_finite(tensor: torch.Tensor) -> bool:

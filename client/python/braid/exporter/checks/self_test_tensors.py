@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from braid.exporter.checks import differences
 from braid.exporter.formats.safetensors import from_bytes
 from braid.exporter.model.signature import DATATYPES
 
@@ -31,7 +32,7 @@ def describe(
     """
     tensor = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     fields = {"dtype": DATATYPES[tensor.dtype], "shape": list(tensor.shape)}
-    if not tensor.isfinite().all():
+    if tensor.numel() <= MAX_STORED_IF_SPECIAL and not tensor.isfinite().all():
         max_stored = MAX_STORED_IF_SPECIAL
     if tensor.numel() <= max_stored:
         return fields | {"data": _encode(tensor.reshape(-1).view(torch.uint8).numpy())}
@@ -42,16 +43,27 @@ def _statistics(tensor: torch.Tensor, shrink: float) -> dict[str, float]:
     if not tensor.is_floating_point():
         integers = tensor.numpy()  # PyTorch has no min() for unsigned integers.
         return {"mean": 0.0, "scale": 0.0, "min": int(integers.min()), "max": int(integers.max())}
-    values = tensor.double()
-    values = values[values.isfinite()]
-    if values.numel() == 0:
+    count, total, least, most = 0, 0.0, math.inf, -math.inf
+    for values in _finite_chunks(tensor):
+        count += values.numel()
+        total += values.sum().item()
+        least, most = min(least, values.min().item()), max(most, values.max().item())
+    if count == 0:
         return {"mean": 0.0, "scale": 0.0, "min": 0.0, "max": 0.0}
-    return {
-        "mean": values.mean().item(),
-        "scale": shrink * math.sqrt(3) * values.std(correction=0).item(),
-        "min": values.min().item(),
-        "max": values.max().item(),
-    }
+    mean = total / count
+    squares = sum((values - mean).square().sum().item() for values in _finite_chunks(tensor))
+    scale = shrink * math.sqrt(3 * squares / count)
+    return {"mean": mean, "scale": scale, "min": least, "max": most}
+
+
+def _finite_chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yields the finite elements as float64, in parts that are not empty."""
+    for chunk in differences.chunks(tensor):
+        values = chunk.double()
+        if not math.isfinite(values.sum().item()):
+            values = values[values.isfinite()]
+        if values.numel() > 0:
+            yield values
 
 
 def read_tensor(record: Mapping[str, Any]) -> torch.Tensor:

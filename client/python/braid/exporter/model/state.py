@@ -32,6 +32,12 @@ class StateEntry:
     def copy(self) -> torch.Tensor:
         return contiguous_copy(self.tensor)
 
+    def contiguous(self) -> torch.Tensor:
+        """Returns the tensor if it has the layout of `copy()`, else a copy."""
+        tensor = self.tensor.detach()
+        layout = torch.empty(tensor.shape, device="meta").stride()
+        return tensor if tensor.stride() == layout else contiguous_copy(tensor)
+
 
 def contiguous_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a detached contiguous copy, the layout that a server uses.

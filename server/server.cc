@@ -431,7 +431,8 @@ class Server::Parts {
     }
     trainers_ = std::make_unique<TrainerRegistry>(
         TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get(),
-                        options_.overlap_reduction, pool_->background_workers(), tracking_.get()},
+                        options_.overlap_reduction, pool_->training_workers(),
+                        pool_->background_workers(), tracking_.get()},
         std::move(storage), ReadStoredSpec, static_cast<size_t>(options_.max_trainers));
     return absl::OkStatus();
   }

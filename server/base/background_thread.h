@@ -1,11 +1,11 @@
-// Threads of jobs, which run behind interactive requests.
+// Threads that run behind those of requests.
 #pragma once
 
 namespace braid {
 
-// Names the calling thread, with at most 15 characters, and lowers its priority (nice +10): when
+// Names the calling thread, with at most 15 characters, and lowers its priority by `nicer`: when
 // all cores are busy, threads that serve requests run first. Threads that it starts inherit the
 // priority.
-void EnterBackground(const char* name);
+void EnterBackground(const char* name, int nicer = 10);
 
 }  // namespace braid

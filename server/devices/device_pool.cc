@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <thread>
@@ -48,14 +49,37 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(const DeviceSlot& slot, CudaB
   return device;
 }
 
-std::unique_ptr<Worker> MakeBackgroundWorker(const Worker::Options& options, int threads) {
+// Linux divides the weight of a thread by 1.25 for each step of its nice value. Jobs get a quarter
+// of a core that trainers of clients want, too.
+constexpr double kWeightRatio = 1.25;
+constexpr int kNicerForJobs = 5;
+constexpr int kMaxNice = 19;
+
+// Returns by how much to raise the nice value of a thread so that Linux gives it `share` of a core
+// that a thread of normal priority wants, too.
+int NicerFor(double share) {
+  const double steps = std::log((1 - share) / share) / std::log(kWeightRatio);
+  return static_cast<int>(std::lround(std::clamp(steps, 0.0, double{kMaxNice - kNicerForJobs})));
+}
+
+std::unique_ptr<Worker> MakeNiceWorker(const Worker::Options& options, int threads, int nicer) {
   std::unique_ptr<Worker> worker;
   // Threads inherit their priority, the worker's from this one, and its intra-op threads from it.
   std::thread([&] {
-    EnterBackground("background");
+    EnterBackground("nice", nicer);
     worker = std::make_unique<Worker>(options, MakeCpuDevice(threads));
   }).join();
   return worker;
+}
+
+// Returns `own`, with the workers of `shared` where it has none.
+std::vector<Worker*> WithShared(const std::vector<std::unique_ptr<Worker>>& own,
+                                const std::vector<std::unique_ptr<Worker>>& shared) {
+  std::vector<Worker*> workers;
+  for (size_t i = 0; i < own.size(); ++i) {
+    workers.push_back((own[i] != nullptr ? own[i] : shared[i]).get());
+  }
+  return workers;
 }
 
 }  // namespace
@@ -81,20 +105,23 @@ absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(
                                             : device->hardware());
     const Worker::Options worker{slot.name,       options.training_share, options.clock,
                                  options.metrics, options.on_lost,        inline_batch};
-    pool->workers_.push_back(std::make_unique<Worker>(worker, std::move(device)));
+    const bool cpu = slot.kind == DeviceKind::kCpu;
+    const int nicer = NicerFor(options.training_share);
+    pool->training_workers_.push_back(cpu ? MakeNiceWorker(worker, threads.cpu, nicer) : nullptr);
     pool->background_workers_.push_back(
-        slot.kind == DeviceKind::kCpu ? MakeBackgroundWorker(worker, threads.cpu) : nullptr);
+        cpu ? MakeNiceWorker(worker, threads.cpu, nicer + kNicerForJobs) : nullptr);
+    pool->workers_.push_back(
+        std::make_unique<Worker>(worker, std::move(device), pool->training_workers_.back().get()));
   }
   return pool;
 }
 
 DevicePool::~DevicePool() {
-  for (const std::unique_ptr<Worker>& worker : workers_) {
-    worker->Stop();
-  }
-  for (const std::unique_ptr<Worker>& worker : background_workers_) {
-    if (worker != nullptr) {
-      worker->Stop();
+  for (const auto* workers : {&workers_, &training_workers_, &background_workers_}) {
+    for (const std::unique_ptr<Worker>& worker : *workers) {
+      if (worker != nullptr) {
+        worker->Stop();
+      }
     }
   }
 }
@@ -107,34 +134,33 @@ std::vector<Worker*> DevicePool::workers() const {
   return workers;
 }
 
+std::vector<Worker*> DevicePool::training_workers() const {
+  return WithShared(training_workers_, workers_);
+}
+
 std::vector<Worker*> DevicePool::background_workers() const {
-  std::vector<Worker*> workers;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const std::unique_ptr<Worker>& background = background_workers_[i];
-    workers.push_back((background != nullptr ? background : workers_[i]).get());
-  }
-  return workers;
+  return WithShared(background_workers_, workers_);
 }
 
 std::vector<DeviceSlotView> DevicePool::View() const {
   std::vector<DeviceSlotView> views;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    const Worker& worker = *workers_[i];
+    const Device& device = workers_[i]->device();
     DeviceSlotView view{slots_[i].name,
                         slots_[i].kind,
-                        slots_[i].kind == DeviceKind::kCpu ? worker.device().threads() : 0,
-                        worker.device().hardware(),
-                        worker.samples(),
+                        slots_[i].kind == DeviceKind::kCpu ? device.threads() : 0,
+                        device.hardware(),
+                        0,
                         {}};
-    const Worker* const background = background_workers_[i].get();
-    if (background != nullptr) {
-      view.samples += background->samples();
-    }
-    for (int p = 0; p < kPhases; ++p) {
-      const auto phase = static_cast<Phase>(p);
-      view.busy[static_cast<size_t>(p)] =
-          worker.busy(phase) +
-          (background != nullptr ? background->busy(phase) : absl::ZeroDuration());
+    for (const auto* workers : {&workers_, &training_workers_, &background_workers_}) {
+      const Worker* const worker = (*workers)[i].get();
+      if (worker == nullptr) {
+        continue;
+      }
+      view.samples += worker->samples();
+      for (int p = 0; p < kPhases; ++p) {
+        view.busy[static_cast<size_t>(p)] += worker->busy(static_cast<Phase>(p));
+      }
     }
     views.push_back(std::move(view));
   }

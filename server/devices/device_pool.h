@@ -23,6 +23,7 @@ class DevicePool {
   struct Options {
     std::string devices;
     int cpu_threads = 0;
+    // See Worker::Options. Also decides the priority of training_workers().
     double training_share = 0;
     const Clock* clock = nullptr;
     Metrics* metrics = nullptr;
@@ -40,9 +41,12 @@ class DevicePool {
   ~DevicePool();
 
   std::vector<Worker*> workers() const;
-  // Returns a worker of each slot for jobs that train, in the same order and with the same names.
-  // On a CPU slot, its thread has a low priority (EnterBackground()), so that requests interrupt a
-  // step. On a GPU, it is the slot's only worker.
+  // Returns a worker of each slot for trainers of clients, in the same order and with the same
+  // names. On a CPU slot, its thread has a lower priority than that of workers(), which gives it
+  // `training_share` of a core while requests need the core too; so requests interrupt a step. On a
+  // GPU, it is the slot's only worker.
+  std::vector<Worker*> training_workers() const;
+  // Same for trainers of jobs. On a CPU slot, its thread has the lowest priority.
   std::vector<Worker*> background_workers() const;
   // Returns the current state of each slot.
   std::vector<DeviceSlotView> View() const;
@@ -52,7 +56,9 @@ class DevicePool {
  private:
   std::vector<DeviceSlot> slots_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<std::unique_ptr<Worker>> background_workers_;  // nullptr for a GPU
+  // nullptr for a GPU.
+  std::vector<std::unique_ptr<Worker>> training_workers_;
+  std::vector<std::unique_ptr<Worker>> background_workers_;
 };
 
 }  // namespace braid

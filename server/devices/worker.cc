@@ -18,6 +18,14 @@
 namespace braid {
 namespace {
 
+// A background batch of a millisecond waits for at most this many milliseconds of other work, so
+// background work gets a twentieth of the time.
+constexpr double kBackgroundWait = 19;
+// How long the first batch of a background source waits for other work.
+constexpr absl::Duration kFirstBackgroundWait = absl::Milliseconds(100);
+// How often a worker with background work looks if that for training has become idle.
+constexpr absl::Duration kTrainingPoll = absl::Milliseconds(1);
+
 // Worker that the thread computes for.
 thread_local const Worker* worker_of_thread = nullptr;
 // Worker whose own thread this is.
@@ -46,9 +54,10 @@ int64_t OutOfMemoryErrors() {
          (worker_of_thread != nullptr ? worker_of_thread->device().out_of_memory_errors() : 0);
 }
 
-Worker::Worker(Options options, std::unique_ptr<Device> device)
+Worker::Worker(Options options, std::unique_ptr<Device> device, const Worker* training)
     : options_(std::move(options)),
       device_(std::move(device)),
+      training_(training),
       metrics_(options_.metrics, options_.name),
       share_(options_.training_share),
       thread_([this] { Run(); }) {
@@ -94,8 +103,13 @@ void Worker::PostToAll(const std::vector<Worker*>& workers,
 void Worker::AddSource(std::weak_ptr<WorkSource> source, bool background) {
   const absl::MutexLock lock(&mu_);
   // The new source gets no credit for the time before.
-  const absl::Duration served = sources_.empty() ? absl::ZeroDuration() : sources_.front().served;
+  const auto other = std::find_if(sources_.begin(), sources_.end(),
+                                  [&](const Source& s) { return s.background == background; });
+  const absl::Duration served = other == sources_.end() ? absl::ZeroDuration() : other->served;
   sources_.push_back({std::move(source), background, served});
+  if (background) {
+    background_due_ = std::min(background_due_, options_.clock->Now() + kFirstBackgroundWait);
+  }
   wake_.Signal();
 }
 
@@ -342,10 +356,33 @@ WorkSource::Next Worker::TakeBatch(absl::Time now) {
   std::stable_sort(sources_.begin(), sources_.end(), [](const Source& a, const Source& b) {
     return std::tie(a.background, a.served) < std::tie(b.background, b.served);
   });
+  if (now >= background_due_) {
+    WorkSource::Next next = TakeBatchOf(/*background=*/true, now);
+    if (std::holds_alternative<WorkSource::Work>(next)) {
+      return next;
+    }
+  }
+  WorkSource::Next next = TakeBatchOf(/*background=*/false, now);
+  if (std::holds_alternative<WorkSource::Work>(next) || !tasks_.empty() || sources_.empty() ||
+      !sources_.back().background) {
+    return next;
+  }
+  const auto earliest = std::get<absl::Time>(next);
+  if (trains()) {
+    return std::min(earliest, now + kTrainingPoll);
+  }
+  next = TakeBatchOf(/*background=*/true, now);
+  if (absl::Time* later = std::get_if<absl::Time>(&next)) {
+    *later = std::min(*later, earliest);
+  }
+  return next;
+}
+
+WorkSource::Next Worker::TakeBatchOf(bool background, absl::Time now) {
   absl::Time earliest = absl::InfiniteFuture();
   for (size_t i = 0; i < sources_.size(); ++i) {
-    if (sources_[i].background && !tasks_.empty()) {
-      break;
+    if (sources_[i].background != background) {
+      continue;
     }
     const std::shared_ptr<WorkSource> source = sources_[i].source.lock();
     if (source == nullptr) {
@@ -369,7 +406,9 @@ WorkSource::Next Worker::TakeBatch(Sources::iterator place, WorkSource& from, ab
     }
     // The sources before it have no work and get no credit for this time.
     for (auto idle = sources_.begin(); idle != place; ++idle) {
-      idle->served = place->served;
+      if (idle->background == place->background) {
+        idle->served = place->served;
+      }
     }
     std::rotate(sources_.begin(), place, place + 1);
   }
@@ -381,7 +420,9 @@ void Worker::CountBatch(absl::Duration time) {
   if (sources_.empty()) {
     return;  // stopped
   }
-  if (!sources_.front().background) {
+  if (sources_.front().background) {
+    background_due_ = options_.clock->Now() + time * kBackgroundWait;
+  } else {
     share_.RecordBatch(time, /*task_waited=*/!tasks_.empty());
   }
   if (const std::shared_ptr<WorkSource> source = sources_.front().source.lock()) {
@@ -395,6 +436,14 @@ Worker::Task Worker::TakeTask() {
   RecordQueued(DeviceWork::kTraining, absl::Now() - next.posted);
   MarkForeground(options_.clock->Now());
   return std::move(next.task);
+}
+
+absl::Time Worker::last_foreground() const {
+  const absl::Time last = absl::FromUnixNanos(last_foreground_.load());
+  if (training_ == nullptr) {
+    return last;
+  }
+  return trains() ? options_.clock->Now() : std::max(last, training_->last_foreground());
 }
 
 void Worker::MarkForeground(absl::Time now) { last_foreground_ = absl::ToUnixNanos(now); }

@@ -5,7 +5,7 @@
 // worker asks its sources, the queues of the models that it has replicas of, and starts with the
 // source that has used the least of its time. Batches go first, but tasks get `training_share` of
 // the time while both wait. Background sources, those of jobs, are asked only if no task and no
-// batch of another source is ready.
+// batch of another source is ready, except that they get a twentieth of the time at least.
 //
 // A batch that takes less time than waking a thread may run on the thread that submits it
 // (RunInline()). Models are loaded by other threads, on a stream of their own (RunOnLoadThreads()).
@@ -81,7 +81,9 @@ class Worker {
     std::shared_ptr<std::atomic<bool>> inline_batch = std::make_shared<std::atomic<bool>>(false);
   };
 
-  Worker(Options options, std::unique_ptr<Device> device);
+  // training: another worker of the same slot, for which background batches wait, too; destroyed
+  // after Stop(). nullptr: none.
+  Worker(Options options, std::unique_ptr<Device> device, const Worker* training = nullptr);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -97,7 +99,7 @@ class Worker {
   static void PostToAll(const std::vector<Worker*>& workers, absl::FunctionRef<Task(size_t)> task);
 
   // Adds a source, which the worker asks as long as it lives. Batches of a `background` source run
-  // only when there is no other work.
+  // when there is no other work, or when background sources have had less than their share.
   void AddSource(std::weak_ptr<WorkSource> source, bool background = false)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Makes a sleeping worker ask its sources again. Returns false if it is busy or already woken.
@@ -146,8 +148,9 @@ class Worker {
   }
   // Returns true if the worker is idle, or soon will be because it runs a background batch.
   bool free() const { return !working_.load(); }
-  // Returns when the worker last started other than background work; a time long ago if never.
-  absl::Time last_foreground() const { return absl::FromUnixNanos(last_foreground_.load()); }
+  // Returns when the worker, or that for training, last started other than background work; a time
+  // long ago if never.
+  absl::Time last_foreground() const;
   absl::Duration busy(Phase phase) const;
   int64_t samples() const { return samples_.load(std::memory_order_relaxed); }
 
@@ -198,6 +201,8 @@ class Worker {
   // Returns the next work; blocks until there is some. `work` is empty when the worker stops.
   Choice Choose() ABSL_LOCKS_EXCLUDED(mu_);
   WorkSource::Next TakeBatch(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes a batch of the first source that has one, among those that are `background` or not.
+  WorkSource::Next TakeBatchOf(bool background, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes a batch of `from`, the source at `place` in sources_, and moves it to the front.
   WorkSource::Next TakeBatch(Sources::iterator place, WorkSource& from, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -214,10 +219,13 @@ class Worker {
   void CountBatch(absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Task TakeTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MarkForeground(absl::Time now);
+  // Returns true if the worker for training has work.
+  bool trains() const { return training_ != nullptr && !training_->free(); }
 
   // Constant after construction.
   const Options options_;
   const std::unique_ptr<Device> device_;
+  const Worker* const training_;
 
   // Used by the thread that runs the current work: time measured within the current call.
   absl::Duration measured_;
@@ -247,6 +255,8 @@ class Worker {
   // Background sources last, then sorted by `served`, except that the source of the latest batch is
   // first.
   Sources sources_ ABSL_GUARDED_BY(mu_);
+  // When a background batch goes before other work.
+  absl::Time background_due_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   WorkShare share_ ABSL_GUARDED_BY(mu_);
 
   // Last member: joined first.

@@ -156,7 +156,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
   const bool of_job = absl::StartsWith(spec.name, kJobTrainerPrefix);
   BRAID_ASSIGN_OR_RETURN(
       Placement placement,
-      Place(base.replicas, &spec, of_job ? services.job_workers : std::vector<Worker*>()));
+      Place(base.replicas, &spec, of_job ? services.job_workers : services.training_workers));
   placement.overlap_reduction = services.overlap_reduction;
   std::vector<std::string> devices = DevicesOf(placement);
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<DataParallel> model,

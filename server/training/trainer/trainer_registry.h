@@ -48,7 +48,9 @@ struct TrainerServices {
   Metrics* metrics = nullptr;
   StepProfiler* profiler = nullptr;  // nullptr: no profiling
   bool overlap_reduction = false;    // Placement::overlap_reduction
-  // DevicePool::background_workers(), for trainers of jobs. Empty: they share those of requests.
+  // DevicePool::training_workers(), for trainers of clients, and DevicePool::background_workers(),
+  // for trainers of jobs. Empty: they share those of requests.
+  std::vector<Worker*> training_workers = {};
   std::vector<Worker*> job_workers = {};
   // Writes the metrics of trainers that are not of jobs to files. nullptr: no files.
   Tracking* tracking = nullptr;

@@ -3,9 +3,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "ATen/Parallel.h"
 #include "absl/synchronization/mutex.h"
@@ -16,6 +18,7 @@
 #include "server/devices/run_on.h"
 #include "tests/fakes/fake_cuda_backend.h"
 #include "tests/fakes/status_matchers.h"
+#include "tests/fakes/worker_fleet.h"
 
 namespace braid {
 namespace {
@@ -36,8 +39,9 @@ int IntraOpThreads(Worker& worker) {
 
 class DevicePoolTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::unique_ptr<DevicePool>> Create(const std::string& devices, int threads) {
-    return DevicePool::Create({devices, threads, /*training_share=*/0.25, &clock_, &metrics_});
+  absl::StatusOr<std::unique_ptr<DevicePool>> Create(const std::string& devices, int threads,
+                                                     double training_share = 0.25) {
+    return DevicePool::Create({devices, threads, training_share, &clock_, &metrics_});
   }
   absl::StatusOr<std::unique_ptr<DevicePool>> Create(const std::string& devices, int threads,
                                                      const absl::StatusOr<CudaBackend*>& cuda) {
@@ -78,26 +82,46 @@ std::set<int> NiceValues(Worker& worker) {
   return values;
 }
 
-TEST_F(DevicePoolTest, TrainsJobsOnThreadsOfLowPriority) {
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 2));
-  ASSERT_EQ(pool->background_workers().size(), 2);
-  Worker& background = *pool->background_workers()[1];
-  EXPECT_EQ(background.name(), "cpu:1");
-  const int usual = *NiceValues(*pool->workers()[1]).begin();
-  EXPECT_THAT(NiceValues(background), ElementsAre(std::min(usual + 10, 19)));
+TEST_F(DevicePoolTest, TrainsOnThreadsOfLowPriority) {
+  // Raises of the nice value, for trainers of clients and of jobs. Each step divides the share of
+  // a thread by 1.25.
+  const std::map<double, std::pair<int, int>> wanted = {
+      {0.0, {14, 19}}, {0.1, {10, 15}}, {0.25, {5, 10}}, {0.5, {0, 5}}, {0.9, {0, 5}}};
+  for (const auto& [share, nicer] : wanted) {
+    BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 2, share));
+    ASSERT_EQ(pool->training_workers().size(), 2);
+    ASSERT_EQ(pool->background_workers().size(), 2);
+    Worker& training = *pool->training_workers()[1];
+    Worker& background = *pool->background_workers()[1];
+    EXPECT_EQ(training.name(), "cpu:1");
+    EXPECT_EQ(background.name(), "cpu:1");
+    const int usual = *NiceValues(*pool->workers()[1]).begin();
+    EXPECT_THAT(NiceValues(training), ElementsAre(std::min(usual + nicer.first, 19))) << share;
+    EXPECT_THAT(NiceValues(background), ElementsAre(std::min(usual + nicer.second, 19))) << share;
+  }
 }
 
-TEST_F(DevicePoolTest, TrainsJobsOnTheOnlyWorkerOfAGpu) {
+TEST_F(DevicePoolTest, TrainsOnTheOnlyWorkerOfAGpu) {
   FakeCudaBackend cuda(1);
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cuda", 1, &cuda));
+  EXPECT_EQ(pool->training_workers(), pool->workers());
   EXPECT_EQ(pool->background_workers(), pool->workers());
 }
 
-TEST_F(DevicePoolTest, CountsTheWorkOfJobs) {
+TEST_F(DevicePoolTest, CountsTheWorkOfAllWorkersOfASlot) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu", 1));
   pool->background_workers()[0]->CountChunk(DeviceWork::kTraining, 3);
+  pool->training_workers()[0]->CountChunk(DeviceWork::kTraining, 5);
   pool->workers()[0]->CountChunk(DeviceWork::kInference, 4);
-  EXPECT_EQ(pool->View()[0].samples, 7);
+  EXPECT_EQ(pool->View()[0].samples, 12);
+}
+
+TEST_F(DevicePoolTest, BackgroundBatchesOfASlotWaitForItsTrainers) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 1));
+  const WorkerBlock step(*pool->training_workers()[1]);
+  const absl::Time before = absl::Now();
+  EXPECT_GE(pool->workers()[1]->last_foreground(), before);
+  EXPECT_LT(pool->workers()[0]->last_foreground(), before);
 }
 
 TEST_F(DevicePoolTest, DividesTheCoresByDefault) {

@@ -1,5 +1,6 @@
 #include "server/devices/worker.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -113,6 +114,111 @@ TEST(WorkerTest, RunsBackgroundBatchesLast) {
   }
   done.Wait();
   EXPECT_THAT(order, ElementsAre("batch", "task", "background"));
+}
+
+// Records the order of batches from sources that never run out of them.
+class EndlessSource final : public WorkSource {
+ public:
+  EndlessSource(std::string name, std::vector<std::string>* order, absl::FunctionRef<void()> batch)
+      : name_(std::move(name)), order_(order), batch_(batch) {}
+  Next Take(const Worker& /*worker*/, absl::Time /*now*/) override {
+    return Work([this] {
+      order_->push_back(name_);
+      batch_();
+    });
+  }
+
+ private:
+  const std::string name_;
+  std::vector<std::string>* const order_;
+  const absl::FunctionRef<void()> batch_;
+};
+
+TEST(WorkerTest, BackgroundBatchesGetATwentiethOfABusyWorker) {
+  ManualClock clock;
+  Metrics metrics;
+  std::vector<std::string> order;
+  absl::Notification done;
+  const auto batch = [&] { clock.Advance(absl::Milliseconds(10)); };
+  // The worker measures the real time of a batch.
+  const auto background_batch = [&] {
+    const absl::Time start = absl::Now();
+    while (absl::Now() - start < absl::Milliseconds(2)) {
+    }
+    if (std::count(order.begin(), order.end(), "background") == 2) {
+      done.Notify();
+    }
+  };
+  auto source = std::make_shared<EndlessSource>("batch", &order, batch);
+  auto background = std::make_shared<EndlessSource>("background", &order, background_batch);
+  Worker worker({"cpu:0", 0.25, &clock, &metrics}, MakeCpuDevice(1));
+  {
+    const WorkerBlock block(worker);
+    worker.AddSource(background, /*background=*/true);
+    worker.AddSource(source);
+  }
+  done.WaitForNotification();
+  worker.Stop();
+  const auto first = std::find(order.begin(), order.end(), "background");
+  EXPECT_EQ(first - order.begin(), 10);                                   // after 100 ms
+  EXPECT_GE(std::find(first + 1, order.end(), "background") - first, 5);  // after 38 ms or more
+}
+
+TEST(WorkerTest, BackgroundBatchesGetTheirShareWhileTasksWait) {
+  ManualClock clock;
+  Metrics metrics;
+  std::vector<std::string> order;
+  absl::Notification done;
+  const auto background = std::make_shared<QueueSource>();
+  Worker worker({"cpu:0", 0.25, &clock, &metrics}, MakeCpuDevice(1));
+  {
+    const WorkerBlock block(worker);
+    background->Push([&] { order.emplace_back("background"); });
+    worker.AddSource(background, /*background=*/true);
+    worker.Post([&] {
+      order.emplace_back("task");
+      clock.Advance(absl::Milliseconds(100));
+    });
+    worker.Post([&] {
+      order.emplace_back("task");
+      done.Notify();
+    });
+  }
+  done.WaitForNotification();
+  EXPECT_THAT(order, ElementsAre("task", "background", "task"));
+}
+
+TEST(WorkerTest, BackgroundBatchesWaitForTheWorkerForTraining) {
+  ManualClock clock;
+  Metrics metrics;
+  Worker training({"cpu:0", 0.25, &clock, &metrics}, MakeCpuDevice(1));
+  Worker worker({"cpu:0", 0.25, &clock, &metrics}, MakeCpuDevice(1), &training);
+  const auto source = std::make_shared<QueueSource>();
+  const auto background = std::make_shared<QueueSource>();
+  worker.AddSource(background, /*background=*/true);
+  worker.AddSource(source);
+  std::vector<std::string> order;
+  absl::Notification batch_done;
+  absl::Notification background_done;
+  {
+    const WorkerBlock step(training);
+    background->Push([&] {
+      order.emplace_back("background");
+      background_done.Notify();
+    });
+    worker.Wake();
+    source->Push([&] {
+      order.emplace_back("batch");
+      batch_done.Notify();
+    });
+    worker.Wake();
+    batch_done.WaitForNotification();
+    clock.Advance(absl::Seconds(7));
+    EXPECT_EQ(worker.last_foreground(), clock.Now());
+  }
+  background_done.WaitForNotification();
+  EXPECT_THAT(order, ElementsAre("batch", "background"));
+  worker.Stop();
 }
 
 TEST(WorkerTest, KnowsWhenItLastHadForegroundWork) {

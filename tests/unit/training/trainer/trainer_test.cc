@@ -73,6 +73,29 @@ TEST_F(TrainerTest, StepEqualsForwardBackwardAndOptimStep) {
   ExpectSameState(Weights(), stepped, 0);
 }
 
+TEST_F(TrainerTest, TrainersOfClientsAndOfJobsRunOnTheirWorkers) {
+  const WorkerFleet of_clients(2);
+  const WorkerFleet of_jobs(2);
+  TrainerServices services = bench_.services();
+  services.training_workers = of_clients.workers();
+  services.job_workers = of_jobs.workers();
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto base, bench_.models()->FindReplicas("m", 0));
+  const auto step = [&](const std::string& name, int64_t rows) {
+    TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.1});
+    spec.name = name;
+    BRAID_ASSERT_OK_AND_ASSIGN(
+        const auto trainer,
+        Trainer::Create(spec, "id", {base->config(), base->version(), base->replicas()},
+                        /*store=*/nullptr, services));
+    EXPECT_THAT(braid::Do(*trainer, BatchOperation(1, rows)), IsOk());
+  };
+  step("experiment", 20);
+  step("job-7", 12);
+  EXPECT_EQ(of_clients.worker(1).samples(), 10);
+  EXPECT_EQ(of_jobs.worker(1).samples(), 6);
+  EXPECT_EQ(bench_.fleet().worker(1).samples(), 0);
+}
+
 TEST_F(TrainerTest, AppliesARetriedOperationOnce) {
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult first, Do(BatchOperation(1, 20)));
   const State weights = Weights();

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from e2e.support import durable, jobs
 from e2e.support.durable import CLASSES, FEATURES
 from e2e.support.jobs import JobServer
 from e2e.support.polling import wait_until
+from e2e.support.tracked import csv_values, json_values
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROWS = 500
@@ -33,29 +32,6 @@ def server(tmp_path: Path) -> Iterator[JobServer]:
 @pytest.fixture
 def tracking(tmp_path: Path) -> Path:
     return tmp_path / "tracking"
-
-
-def csv_values(folder: Path) -> dict[tuple[int, str], float]:
-    """Returns the values by step and name. Fails if one is there twice, or steps decrease."""
-    with open(folder / "metrics.csv", newline="") as file:
-        rows = [(int(row["step"]), row["name"], float(row["value"])) for row in csv.DictReader(file)]
-    values = {(step, name): value for step, name, value in rows}
-    assert len(values) == len(rows)
-    assert [row[0] for row in rows] == sorted(row[0] for row in rows)
-    return values
-
-
-def json_values(folder: Path) -> dict[tuple[int, str], float]:
-    """Returns the values by step and name. Fails unless steps increase."""
-    objects = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    steps = [each["step"] for each in objects]
-    assert steps == sorted(set(steps))
-    return {
-        (each["step"], name): value
-        for each in objects
-        for name, value in each.items()
-        if name not in ("step", "time")
-    }
 
 
 def event_values(folder: Path) -> dict[tuple[int, str], float]:

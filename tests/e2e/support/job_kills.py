@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,20 @@ RECIPES: dict[str, dict[str, Any]] = {
         "seed": 2,
     },
 }
+SCORES = "scores"
+NAMES = (*RECIPES, SCORES)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Results. weights, losses (by step), metrics: by training job. attempts: of all jobs."""
+    """Result of a job. weights, losses (by step) and metrics: of a training job. scores: output of
+    the inference job."""
 
-    weights: dict[str, dict[str, np.ndarray]]
-    losses: dict[str, dict[int, float]]
-    metrics: dict[str, dict[str, float]]
-    scores: pa.Table
     attempts: int
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    scores: pa.Table | None = None
 
 
 def prepare(directory: Path) -> None:
@@ -63,62 +66,77 @@ def write_table(server: JobServer, rows: int = ROWS) -> None:
 
 
 def submit(client: braid.Client, suffix: str, steps: int) -> dict[str, braid.Job]:
-    """Submits the jobs, with IDs that end in `suffix`. Returns them by name."""
+    """Submits a job of each name, with IDs that end in `suffix`. Returns them by name."""
+    return {name: submit_one(client, name, f"{name}-{suffix}", steps) for name in NAMES}
+
+
+def submit_one(
+    client: braid.Client, name: str, id: str, steps: int, priority: int = 0
+) -> braid.Job:
+    """Submits the job of NAMES as job `id`. steps: of a training job."""
     data = {"path": "rows.parquet", "inputs": {"x": "image"}}
-    made = {}
-    for name, recipe in RECIPES.items():
-        targets = {"targets": {"target": "label"}}
-        options = {**recipe, "data": {**data, **targets, **recipe.get("data", {})}}
-        made[name] = client.jobs.train(
-            "noisy", version=1, loss="cross_entropy", batch_size=32, steps=steps, publish="last",
-            id=f"{name}-{suffix}", **options,
-        )  # fmt: skip
-    output = {"path": f"{suffix}.parquet", "keep": ["id"]}
-    made["scores"] = client.jobs.infer(
-        "noisy", version=1, data=data, output=output, batch_size=64, id=f"scores-{suffix}"
-    )
-    return made
+    if name == SCORES:
+        output = {"path": f"{id}.parquet", "keep": ["id"]}
+        return client.jobs.infer(
+            "noisy", version=1, data=data, output=output, batch_size=64, id=id, priority=priority
+        )
+    recipe = RECIPES[name]
+    data = {**data, "targets": {"target": "label"}, **recipe.get("data", {})}
+    return client.jobs.train(
+        "noisy", version=1, loss="cross_entropy", batch_size=32, steps=steps, publish="last",
+        id=id, priority=priority, **{**recipe, "data": data},
+    )  # fmt: skip
 
 
-def outcome(server: JobServer, submitted: dict[str, braid.Job]) -> Outcome:
-    """Waits for the jobs, which must succeed."""
-    infos = {name: job.wait(timeout=SECONDS) for name, job in submitted.items()}
-    weights, losses, metrics = {}, {}, {}
-    for name in RECIPES:
-        result = infos[name].result
-        weights[name] = durable.weights_in(server.data / "models/noisy" / str(result.version))
-        loss = submitted[name].metrics(["loss"])["loss"]
-        losses[name] = dict(zip(loss.steps.tolist(), loss.values.tolist()))
-        metrics[name] = result.metrics
-    scores = pq.read_table(infos["scores"].result.output)
-    attempts = sum(info.attempts for info in infos.values())
-    return Outcome(weights, losses, metrics, scores, attempts)
+def outcomes(server: JobServer, submitted: dict[str, braid.Job]) -> dict[str, Outcome]:
+    """Waits for the jobs, which must succeed. Returns their results by name."""
+    return {name: outcome(server, job) for name, job in submitted.items()}
+
+
+def outcome(server: JobServer, job: braid.Job) -> Outcome:
+    """Waits for the job, which must succeed."""
+    info = job.wait(timeout=SECONDS)
+    if info.kind == "infer":
+        return Outcome(info.attempts, scores=pq.read_table(info.result.output))
+    weights = durable.weights_in(server.data / "models/noisy" / str(info.result.version))
+    loss = job.metrics(["loss"])["loss"]
+    losses = dict(zip(loss.steps.tolist(), loss.values.tolist()))
+    return Outcome(info.attempts, weights, losses, info.result.metrics)
+
+
+def all_differences(actual: dict[str, Outcome], wanted: dict[str, Outcome]) -> list[str]:
+    """Returns a sentence for each difference of the jobs."""
+    return [
+        f"{name}: {found}"
+        for name, outcome in wanted.items()
+        for found in differences(actual[name], outcome)
+    ]
 
 
 def differences(actual: Outcome, wanted: Outcome) -> list[str]:
     """Returns a sentence for each difference. attempts may differ."""
-    found = []
-    for name, state in wanted.weights.items():
-        for key, value in state.items():
-            if actual.weights[name][key].tobytes() != value.tobytes():
-                found.append(f"{name}: weight {key!r} differs")
-        # A crash may lose the metrics of its last second.
-        steps = [
-            step for step, loss in actual.losses[name].items() if loss != wanted.losses[name][step]
-        ]
-        if steps:
-            found.append(f"{name}: loss differs at steps {steps[:10]}")
-        if actual.metrics[name] != wanted.metrics[name]:
-            found.append(f"{name}: {actual.metrics[name]} instead of {wanted.metrics[name]}")
+    found = [
+        f"weight {key!r} differs"
+        for key, value in wanted.weights.items()
+        if actual.weights[key].tobytes() != value.tobytes()
+    ]
+    # A crash may lose the metrics of its last second.
+    steps = [step for step, loss in actual.losses.items() if loss != wanted.losses[step]]
+    if steps:
+        found.append(f"loss differs at steps {steps[:10]}")
+    if actual.metrics != wanted.metrics:
+        found.append(f"{actual.metrics} instead of {wanted.metrics}")
+    if wanted.scores is None:
+        return found
     if actual.scores["id"].to_pylist() != wanted.scores["id"].to_pylist():
-        found.append("scores: not each row once, in order")
+        found.append("not each row once, in order")
     elif not np.allclose(
         tensor_of(actual.scores, "output__0"),
         tensor_of(wanted.scores, "output__0"),
         rtol=0,
         atol=TOLERANCE,
     ):
-        found.append("scores: the outputs differ")
+        found.append("the outputs differ")
     return found
 
 

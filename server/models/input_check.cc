@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,6 +56,16 @@ absl::Status CheckShape(const ModelConfig& config, const TensorSpec& spec, const
                                      "' has 0 rows (expected at least 1)"));
   }
   return absl::OkStatus();
+}
+
+// Describes the sizes that a dimension may have: "1 to 512", "a multiple of 8, at least 16".
+std::string DescribeSizes(const VariableDim& dim) {
+  const std::string multiple =
+      dim.factor > 1 ? absl::StrCat("a multiple of ", dim.factor, ", ") : "";
+  if (dim.max > std::numeric_limits<int64_t>::max() / dim.factor) {
+    return absl::StrCat(multiple, "at least ", dim.min * dim.factor);
+  }
+  return absl::StrCat(multiple, dim.min * dim.factor, " to ", dim.max * dim.factor);
 }
 
 // Checks every element. `tensor.data` need not be aligned.
@@ -118,6 +130,38 @@ absl::Status CheckOne(const ModelConfig& config, const TensorSpec& spec, const H
   }
   BRAID_RETURN_IF_ERROR(CheckShape(config, spec, tensor, field));
   return spec.range ? CheckRangeOf(spec, tensor, field) : absl::OkStatus();
+}
+
+// Size of a symbol in a request, and the dimension that has it.
+struct SymbolSize {
+  int64_t size = 0;
+  std::string where;  // "dim 1 of input 'ids' is 7"
+};
+
+// Checks the bounds of variable dims, and that those with one symbol agree.
+// sizes: of the symbols in the inputs before this one. Receives those of this one.
+absl::Status CheckVariableDims(const ModelConfig& config, const TensorSpec& spec,
+                               const HostTensor& tensor, const std::string& field,
+                               std::map<std::string, SymbolSize>* sizes) {
+  const size_t batch_dims = config.has_batch_dim(spec) ? 1 : 0;
+  for (const VariableDim& dim : spec.variable_dims) {
+    const size_t d = dim.dim + batch_dims;
+    const int64_t size = tensor.shape[d];
+    const std::string where = absl::StrCat("dim ", d, " of input '", spec.name, "' is ", size);
+    if (!Fits(size, dim)) {
+      return InvalidField(field + ".shape",
+                          absl::StrCat(where, " (expected ", DescribeSizes(dim), "; model '",
+                                       config.name, "' was exported for these sizes)"));
+    }
+    const auto [known, first] = sizes->try_emplace(dim.symbol, size / dim.factor, where);
+    if (!first && known->second.size * dim.factor != size) {
+      return InvalidField(
+          field + ".shape",
+          absl::StrCat(where, ", but ", known->second.where, " (expected ",
+                       known->second.size * dim.factor, ": both depend on '", dim.symbol, "')"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Returns the default value of a scalar as an input tensor.
@@ -194,6 +238,10 @@ absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view 
 
 }  // namespace
 
+bool Fits(int64_t size, const VariableDim& dim) {
+  return size % dim.factor == 0 && size / dim.factor >= dim.min && size / dim.factor <= dim.max;
+}
+
 int64_t RowsOf(const std::vector<HostTensor>& inputs) {
   const auto has_rows = [](const HostTensor& input) { return !input.broadcast; };
   return std::find_if(inputs.begin(), inputs.end(), has_rows)->rows();
@@ -209,6 +257,7 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
                                                     std::vector<HostTensor> tensors,
                                                     absl::string_view field) {
   std::vector<std::optional<HostTensor>> found(config.inputs.size());
+  std::map<std::string, SymbolSize> sizes;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string element = absl::StrCat(field, "[", i, "]");
     const std::optional<size_t> index = IndexOf(config.inputs, tensors[i].name);
@@ -219,7 +268,9 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
       return InvalidField(element + ".name",
                           absl::StrCat("duplicate input '", tensors[i].name, "'"));
     }
-    BRAID_RETURN_IF_ERROR(CheckOne(config, config.inputs[*index], tensors[i], element));
+    const TensorSpec& spec = config.inputs[*index];
+    BRAID_RETURN_IF_ERROR(CheckOne(config, spec, tensors[i], element));
+    BRAID_RETURN_IF_ERROR(CheckVariableDims(config, spec, tensors[i], element, &sizes));
     found[*index] = std::move(tensors[i]);
     found[*index]->broadcast = config.inputs[*index].broadcast;
   }

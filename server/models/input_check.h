@@ -1,6 +1,7 @@
 // Checks the tensors of a request against the model's inputs.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,6 +11,9 @@
 #include "server/models/model_config.h"
 
 namespace braid {
+
+// True if the dimension may have this size.
+bool Fits(int64_t size, const VariableDim& dim);
 
 // Returns the number of rows of a batched model's `inputs`, a result of CheckInputs().
 int64_t RowsOf(const std::vector<HostTensor>& inputs);
@@ -24,7 +28,7 @@ absl::Status UnknownInput(absl::string_view field, absl::string_view model, absl
 //
 // INVALID_ARGUMENT naming the field, `field`[i].name for example, for an unknown, missing or
 // duplicate name, a wrong datatype, rank or dimension, no rows, a value outside an input's range,
-// or inputs with different numbers of rows.
+// inputs with different numbers of rows, or dimensions that vary together but have other sizes.
 absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
                                                     std::vector<HostTensor> tensors,
                                                     absl::string_view field);

@@ -1,6 +1,7 @@
 // Configuration of a model: names, datatypes and shapes of its tensors, batching and placement.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -30,6 +31,17 @@ struct ValueRange {
 // that is not given; as a tensor it has no elements.
 using ScalarValue = std::variant<std::monostate, bool, int64_t, double>;
 
+// Dimension of an input whose size varies between requests: `factor` times the size of a symbol.
+// Dimensions with the same symbol vary together.
+struct VariableDim {
+  size_t dim = 0;  // index in TensorSpec::dims
+  std::string symbol;
+  int64_t factor = 1;
+  // Sizes of the symbol, both ends inclusive.
+  int64_t min = 1;
+  int64_t max = std::numeric_limits<int64_t>::max();
+};
+
 struct TensorSpec {
   std::string name;
   DataType type = DataType::kFp32;
@@ -47,6 +59,8 @@ struct TensorSpec {
   std::optional<ValueRange> range = std::nullopt;
   // True if the range was derived from the module, false if it was configured.
   bool range_derived = false;
+  // Constraints of an exported pair on its input's dims of any size.
+  std::vector<VariableDim> variable_dims = {};
   // Class names of an output, by index, and the file in the model's folder that lists them.
   std::vector<std::string> labels = {};
   std::string label_filename = {};

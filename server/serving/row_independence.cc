@@ -75,13 +75,18 @@ struct Attempt {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Returns the dims of `spec` for a request. Dims of any size come from a warm-up request, or are
-// `open`.
+// `open`, as far as the model takes this size.
 std::vector<int64_t> DimsOf(const TensorSpec& spec, const ModelConfig& config, int64_t open) {
   std::vector<int64_t> dims = spec.dims;
   for (const Warmup& warmup : config.warmups) {
     const auto input = warmup.inputs.find(spec.name);
     if (input != warmup.inputs.end() && input->second.dims.size() == dims.size()) {
       return input->second.dims;
+    }
+  }
+  for (const VariableDim& dim : spec.variable_dims) {
+    if (dims[dim.dim] < 0) {
+      dims[dim.dim] = std::clamp(open / dim.factor, dim.min, dim.max) * dim.factor;
     }
   }
   std::replace_if(

@@ -10,6 +10,7 @@
 #include "server/base/data_type.h"
 #include "server/base/host_tensor.h"
 #include "server/base/status.h"
+#include "server/models/input_check.h"
 #include "server/models/name_binding.h"
 
 namespace braid {
@@ -35,6 +36,9 @@ bool SizesAgree(const std::vector<int64_t>& dims, const PairTensor& tensor, bool
   for (size_t d = 0; agree && d < dims.size(); ++d) {
     const int64_t size = tensor.shape[d + 1];
     agree = size < 0 || dims[d] == size || (dims[d] < 0 && (!is_input || size == 0));
+  }
+  for (const VariableDim& variable : tensor.variable_dims) {
+    agree = agree && (dims[variable.dim] < 0 || Fits(dims[variable.dim], variable));
   }
   return agree;
 }
@@ -65,6 +69,11 @@ absl::Status CheckInput(const PairTensor& input, bool batched, const TensorSpec&
         "begin with -1 (an exported pair has a batch dimension of any size: set max_batch_size to ",
         "1 or more, or put -1 before all dims)"));
   }
+  if (spec.reshape && !input.variable_dims.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("input '", spec.name, "' is configured with a reshape, but its sizes vary ",
+                     "(expected the dims that model.pt2 takes: ", Describe(input), ")"));
+  }
   const bool fits = SizesAgree(dims, input, /*is_input=*/true) && spec.type == input.type;
   return fits ? absl::OkStatus() : ShapeMismatch("input", spec, dims, input);
 }
@@ -77,6 +86,7 @@ absl::StatusOr<PairBinding> BindPair(const PairStage& part, ModelConfig* config)
   for (size_t p = 0; p < part.inputs.size(); ++p) {
     TensorSpec& spec = config->inputs[binding.inputs[p]];
     BRAID_RETURN_IF_ERROR(CheckInput(part.inputs[p], config->has_batch_dim(spec), spec));
+    spec.variable_dims = part.inputs[p].variable_dims;
     if (!spec.range) {
       spec.range = part.inputs[p].range;
       spec.range_derived = spec.range.has_value();

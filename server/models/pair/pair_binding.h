@@ -16,8 +16,8 @@ struct PairBinding {
   std::vector<size_t> outputs;  // index in the package of each output of the configuration
 };
 
-// Binds `config` to the whole model, `part`, and fills in the package's ranges of indices.
-// FAILED_PRECONDITION if they do not match.
+// Binds `config` to the whole model, `part`, and fills in the package's ranges of indices and
+// variable dims. FAILED_PRECONDITION if they do not match.
 absl::StatusOr<PairBinding> BindPair(const PairStage& part, ModelConfig* config);
 
 }  // namespace braid

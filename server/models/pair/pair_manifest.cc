@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
@@ -23,7 +24,9 @@ namespace braid {
 namespace {
 
 constexpr char kFormat[] = "braid-pair";
-constexpr int64_t kSchemaVersion = 1;
+constexpr int64_t kMaxSchemaVersion = 2;  // 2: with sizes that vary
+// Products of two such numbers fit.
+constexpr int64_t kMaxSize = int64_t{1} << 31;
 
 constexpr std::array<std::optional<c10::ScalarType>, 3> kPrecisions = {std::nullopt, c10::kBFloat16,
                                                                        c10::kHalf};
@@ -245,27 +248,98 @@ absl::StatusOr<DataType> ReadType(const JsonField& object) {
                                   AllDataTypeNames(), ")"));
 }
 
-// Reads a shape. batched: the first dimension is the batch, -1 in the result.
-absl::StatusOr<std::vector<int64_t>> ReadShape(const JsonField& object, bool batched) {
+absl::StatusOr<int64_t> ReadSize(const JsonField& item) {
+  BRAID_ASSIGN_OR_RETURN(const int64_t size, item.Integer());
+  return size >= 0 ? absl::StatusOr<int64_t>(size)
+                   : item.Error(absl::StrCat(size, " (expected a size of at least 0)"));
+}
+
+// Reads the shape of an entry of the state.
+absl::StatusOr<std::vector<int64_t>> ReadShape(const JsonField& object) {
   BRAID_ASSIGN_OR_RETURN(const JsonField field, object.Get("shape"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, field.Items());
   std::vector<int64_t> shape;
   for (const JsonField& item : items) {
-    if (batched && shape.empty()) {
-      BRAID_ASSIGN_OR_RETURN(const std::string size, item.String());
-      if (size != "batch") {
-        return item.Error(absl::StrCat("'", Excerpt(size), "' (expected \"batch\")"));
-      }
-      shape.push_back(-1);
-      continue;
-    }
-    BRAID_ASSIGN_OR_RETURN(const int64_t size, item.Integer());
-    if (size < 0) {
-      return item.Error(absl::StrCat(size, " (expected a size of at least 0)"));
-    }
-    shape.push_back(size);
+    BRAID_ASSIGN_OR_RETURN(shape.emplace_back(), ReadSize(item));
   }
   return shape;
+}
+
+// Sizes that vary, by name. VariableDim::dim is not used.
+using PairSymbols = std::map<std::string, VariableDim>;
+
+absl::StatusOr<PairSymbols> ReadSymbols(const JsonField& root) {
+  PairSymbols symbols;
+  if (!root.Has("symbols")) {
+    return symbols;
+  }
+  BRAID_ASSIGN_OR_RETURN(const JsonField list, root.Get("symbols"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, list.Items());
+  for (const JsonField& item : items) {
+    VariableDim symbol;
+    BRAID_ASSIGN_OR_RETURN(const JsonField name, item.Get("name"));
+    BRAID_ASSIGN_OR_RETURN(symbol.symbol, name.String());
+    BRAID_ASSIGN_OR_RETURN(const JsonField min, item.Get("min"));
+    BRAID_ASSIGN_OR_RETURN(symbol.min, min.Integer());
+    if (item.Has("max")) {
+      BRAID_ASSIGN_OR_RETURN(const JsonField max, item.Get("max"));
+      BRAID_ASSIGN_OR_RETURN(symbol.max, max.Integer());
+    }
+    if (symbol.min < 1 || symbol.min > kMaxSize || symbol.max < symbol.min) {
+      return item.Error(
+          absl::StrCat("sizes ", symbol.min, " to ", symbol.max,
+                       " (expected a minimum of at least 1, and no smaller maximum)"));
+    }
+    if (!symbols.emplace(symbol.symbol, symbol).second) {
+      return name.Error(absl::StrCat("'", Excerpt(symbol.symbol), "' is a duplicate"));
+    }
+  }
+  return symbols;
+}
+
+// Parses the size "seq" or "8*seq" of an input. nullopt if it has no symbol of `symbols`.
+std::optional<VariableDim> FindVariableDim(const std::string& size, const PairSymbols& symbols) {
+  const size_t star = size.find('*');
+  const auto found = symbols.find(star == std::string::npos ? size : size.substr(star + 1));
+  if (found == symbols.end()) {
+    return std::nullopt;
+  }
+  VariableDim dim = found->second;
+  if (star != std::string::npos && (!absl::SimpleAtoi(size.substr(0, star), &dim.factor) ||
+                                    dim.factor < 1 || dim.factor > kMaxSize)) {
+    return std::nullopt;
+  }
+  return dim;
+}
+
+// Reads the shape of a part's input or output. The first dimension is the batch.
+// symbols: sizes that dims of the whole model's inputs must have; nullptr: other tensors, whose
+// dims may be any expression.
+absl::Status ReadBatchedShape(const JsonField& object, bool has_symbols, const PairSymbols* symbols,
+                              PairTensor* tensor) {
+  BRAID_ASSIGN_OR_RETURN(const JsonField field, object.Get("shape"));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, field.Items());
+  for (size_t d = 0; d < items.size(); ++d) {
+    if (d > 0 && (!has_symbols || !items[d].is_string())) {
+      BRAID_ASSIGN_OR_RETURN(tensor->shape.emplace_back(), ReadSize(items[d]));
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(const std::string size, items[d].String());
+    if (d == 0 && size != "batch") {
+      return items[d].Error(absl::StrCat("'", Excerpt(size), "' (expected \"batch\")"));
+    }
+    tensor->shape.push_back(-1);
+    if (d > 0 && symbols != nullptr) {
+      std::optional<VariableDim> dim = FindVariableDim(size, *symbols);
+      if (!dim) {
+        return items[d].Error(
+            absl::StrCat("'", Excerpt(size), "' (expected a symbol, or a multiple of one)"));
+      }
+      dim->dim = d - 1;
+      tensor->variable_dims.push_back(*std::move(dim));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PairEntry> ReadEntry(const JsonField& field, const std::vector<PairEntry>& before,
@@ -285,7 +359,7 @@ absl::StatusOr<PairEntry> ReadEntry(const JsonField& field, const std::vector<Pa
     BRAID_ASSIGN_OR_RETURN(entry.trainable, trainable.Boolean());
   }
   BRAID_ASSIGN_OR_RETURN(entry.type, ReadType(field));
-  BRAID_ASSIGN_OR_RETURN(entry.shape, ReadShape(field, /*batched=*/false));
+  BRAID_ASSIGN_OR_RETURN(entry.shape, ReadShape(field));
   if (!BytesOf(entry.type, entry.shape)) {
     return field.Error("shape: too many elements");
   }
@@ -326,7 +400,9 @@ absl::StatusOr<ValueRange> ReadRange(const JsonField& tensor, DataType type) {
   return range;
 }
 
-absl::StatusOr<std::vector<PairTensor>> ReadTensors(const JsonField& part, const char* name) {
+// See ReadBatchedShape().
+absl::StatusOr<std::vector<PairTensor>> ReadTensors(const JsonField& part, const char* name,
+                                                    bool has_symbols, const PairSymbols* symbols) {
   BRAID_ASSIGN_OR_RETURN(const JsonField list, part.Get(name));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, list.Items());
   std::vector<PairTensor> tensors;
@@ -337,7 +413,7 @@ absl::StatusOr<std::vector<PairTensor>> ReadTensors(const JsonField& part, const
     BRAID_ASSIGN_OR_RETURN(tensor.name, field.String());
     BRAID_RETURN_IF_ERROR(AddPairName(tensor.name, field, &names));
     BRAID_ASSIGN_OR_RETURN(tensor.type, ReadType(item));
-    BRAID_ASSIGN_OR_RETURN(tensor.shape, ReadShape(item, /*batched=*/true));
+    BRAID_RETURN_IF_ERROR(ReadBatchedShape(item, has_symbols, symbols, &tensor));
     if (item.Has("range")) {
       BRAID_ASSIGN_OR_RETURN(tensor.range, ReadRange(item, tensor.type));
     }
@@ -384,7 +460,8 @@ absl::StatusOr<int64_t> ReadRows(const JsonField& part, const char* name) {
   return rows;
 }
 
-absl::StatusOr<PairStage> ReadPart(const JsonField& field, const std::vector<PairEntry>& state) {
+absl::StatusOr<PairStage> ReadPart(const JsonField& field, const std::vector<PairEntry>& state,
+                                   const PairSymbols& symbols) {
   PairStage part;
   BRAID_ASSIGN_OR_RETURN(const JsonField path, field.Get("path"));
   BRAID_ASSIGN_OR_RETURN(part.path, path.String());
@@ -392,13 +469,15 @@ absl::StatusOr<PairStage> ReadPart(const JsonField& field, const std::vector<Pai
     BRAID_ASSIGN_OR_RETURN(const JsonField eval_modules, field.Get("eval_modules"));
     BRAID_ASSIGN_OR_RETURN(part.eval_modules, eval_modules.Boolean());
   }
-  BRAID_ASSIGN_OR_RETURN(part.inputs, ReadTensors(field, "inputs"));
+  const bool has_symbols = !symbols.empty();
+  BRAID_ASSIGN_OR_RETURN(part.inputs, ReadTensors(field, "inputs", has_symbols,
+                                                  part.path.empty() ? &symbols : nullptr));
   for (const PairTensor& input : part.inputs) {
     if (input.shape.empty()) {
       return field.Error(absl::StrCat("input '", Excerpt(input.name), "' has no batch dimension"));
     }
   }
-  BRAID_ASSIGN_OR_RETURN(part.outputs, ReadTensors(field, "outputs"));
+  BRAID_ASSIGN_OR_RETURN(part.outputs, ReadTensors(field, "outputs", has_symbols, nullptr));
   BRAID_ASSIGN_OR_RETURN(part.min_training_rows, ReadRows(field, "min_training_rows"));
   BRAID_ASSIGN_OR_RETURN(part.min_evaluation_rows, ReadRows(field, "min_evaluation_rows"));
   BRAID_ASSIGN_OR_RETURN(const JsonField programs, field.Get("programs"));
@@ -469,8 +548,8 @@ absl::Status CheckSchema(const JsonField& root) {
   }
   BRAID_ASSIGN_OR_RETURN(const JsonField schema, root.Get("schema_version"));
   BRAID_ASSIGN_OR_RETURN(const int64_t version, schema.Integer());
-  if (version != kSchemaVersion) {
-    return schema.Error(absl::StrCat(version, " (expected ", kSchemaVersion,
+  if (version < 1 || version > kMaxSchemaVersion) {
+    return schema.Error(absl::StrCat(version, " (expected 1 or ", kMaxSchemaVersion,
                                      ": export the model with this server's braid.export)"));
   }
   return absl::OkStatus();
@@ -520,12 +599,13 @@ absl::StatusOr<PairManifest> ParsePairManifest(absl::string_view text) {
     manifest.modules = OwnersOf(manifest.state);
   }
   BRAID_ASSIGN_OR_RETURN(manifest.eval_modules, ReadModules(root, "eval_modules"));
+  BRAID_ASSIGN_OR_RETURN(const PairSymbols symbols, ReadSymbols(root));
   BRAID_ASSIGN_OR_RETURN(const JsonField parts, root.Get("parts"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<JsonField> items, parts.Items());
   PairNames paths;
   PairNames eval_paths;
   for (const JsonField& item : items) {
-    BRAID_ASSIGN_OR_RETURN(PairStage part, ReadPart(item, manifest.state));
+    BRAID_ASSIGN_OR_RETURN(PairStage part, ReadPart(item, manifest.state, symbols));
     BRAID_RETURN_IF_ERROR(AddPairName(part.path, item, part.eval_modules ? &eval_paths : &paths));
     manifest.stages.push_back(std::move(part));
   }

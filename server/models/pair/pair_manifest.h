@@ -31,7 +31,9 @@ struct PairEntry {
 struct PairTensor {
   std::string name;
   DataType type = DataType::kFp32;
-  std::vector<int64_t> shape;  // -1: depends on the number of rows
+  std::vector<int64_t> shape;  // -1: the number of rows, or another size that varies
+  // Inputs of the whole model: dims of any size. Their index does not count the batch.
+  std::vector<VariableDim> variable_dims = {};
   std::optional<ValueRange> range = std::nullopt;
 };
 

@@ -240,9 +240,11 @@ class PairUnderTest {
   PackageInput Input(const PairSlot& slot) const {
     const TypeAndShape declared = *DeclaredTensor(slot, manifest_, part_, /*autocast=*/false);
     PackageInput input{NameOf(slot), *declared.type, {}, /*on_cpu=*/false};
-    for (const int64_t size : declared.shape) {
-      input.dims.push_back(size < 0 ? PackageDim{.min = 1, .symbol = "batch"}
-                                    : PackageDim{.min = size, .max = size});
+    for (size_t d = 0; d < declared.shape.size(); ++d) {
+      const int64_t size = declared.shape[d];
+      input.dims.push_back(size >= 0 ? PackageDim{.min = size, .max = size}
+                           : d == 0  ? PackageDim{.min = 1, .symbol = "batch"}
+                                     : PackageDim());
     }
     return input;
   }

@@ -169,6 +169,39 @@ TEST(CheckInputsTest, RejectsInputsWithDifferentRows) {
                                            HasSubstr("different numbers of rows"))));
 }
 
+// Model with inputs ids [B, seq] and patches [B, 8*seq, 2], seq from 2 to 16.
+absl::Status CheckVariable(int64_t length, int64_t patches) {
+  ModelConfig config = Batched();
+  config.inputs = {{"ids", DataType::kInt64, {-1}}, {"patches", DataType::kFp32, {-1, 2}}};
+  config.inputs[0].variable_dims = {{.dim = 0, .symbol = "seq", .min = 2, .max = 16}};
+  config.inputs[1].variable_dims = {{.dim = 0, .symbol = "seq", .factor = 8, .min = 2, .max = 16}};
+  const HostTensor given =
+      MakeHost<float>("patches", {3, patches, 2}, Floats(static_cast<size_t>(3 * patches * 2)));
+  return CheckInputs(config, {Ids(3, length), given}, "inputs").status();
+}
+
+TEST(CheckInputsTest, AcceptsSizesWithinTheBounds) {
+  EXPECT_THAT(CheckVariable(2, 16), IsOk());
+  EXPECT_THAT(CheckVariable(16, 128), IsOk());
+}
+
+TEST(CheckInputsTest, RejectsSizesOutsideOfTheBounds) {
+  EXPECT_THAT(CheckVariable(17, 136),
+              RefusesField("inputs[0].shape", HasSubstr("dim 1 of input 'ids' is 17 (expected 2 to "
+                                                        "16; model 'm' was exported")));
+  EXPECT_THAT(CheckVariable(1, 8), RefusesField("inputs[0].shape", HasSubstr("'ids' is 1")));
+  EXPECT_THAT(CheckVariable(3, 25),
+              RefusesField("inputs[1].shape",
+                           HasSubstr("'patches' is 25 (expected a multiple of 8, 16 to 128")));
+}
+
+TEST(CheckInputsTest, RejectsDifferentSizesOfOneSymbol) {
+  EXPECT_THAT(CheckVariable(3, 32),
+              RefusesField("inputs[1].shape",
+                           HasSubstr("dim 1 of input 'patches' is 32, but dim 1 of input 'ids' is "
+                                     "3 (expected 24: both depend on 'seq')")));
+}
+
 TEST(CheckInputsTest, AcceptsBroadcastInputWithoutBatchDimension) {
   ModelConfig config = Batched();
   config.inputs[0].broadcast = true;  // x, now of shape [2]

@@ -1,6 +1,8 @@
 #include "server/models/pair/pair_manifest.h"
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -129,6 +131,44 @@ TEST(PairManifestTest, WithoutModulesTheyAreThoseWithState) {
   EXPECT_THAT(read.eval_modules, ElementsAre());
 }
 
+// Manifest() with an input [batch, seq, 8*height] and an output [batch, 2, (seq + 1)//2].
+json VariableManifest() {
+  json manifest = Manifest();
+  manifest["schema_version"] = 2;
+  manifest["symbols"] = {{{"name", "seq"}, {"min", 2}, {"max", 512}},
+                         {{"name", "height"}, {"min", 1}}};
+  manifest["parts"][0]["inputs"][0]["shape"] = {"batch", "seq", "8*height"};
+  manifest["parts"][0]["outputs"][0]["shape"] = {"batch", 2, "(seq + 1)//2"};
+  return manifest;
+}
+
+TEST(PairManifestTest, ReadsSizesThatVary) {
+  BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest read, ParsePairManifest(VariableManifest().dump()));
+  const PairTensor& input = read.stages[0].inputs[0];
+  EXPECT_THAT(input.shape, ElementsAre(-1, -1, -1));
+  ASSERT_THAT(input.variable_dims, SizeIs(2));
+  EXPECT_EQ(input.variable_dims[0].dim, 0);
+  EXPECT_EQ(input.variable_dims[0].symbol, "seq");
+  EXPECT_EQ(input.variable_dims[0].factor, 1);
+  EXPECT_EQ(input.variable_dims[0].min, 2);
+  EXPECT_EQ(input.variable_dims[0].max, 512);
+  EXPECT_EQ(input.variable_dims[1].dim, 1);
+  EXPECT_EQ(input.variable_dims[1].factor, 8);
+  EXPECT_EQ(input.variable_dims[1].max, std::numeric_limits<int64_t>::max());
+  EXPECT_THAT(read.stages[0].outputs[0].shape, ElementsAre(-1, 2, -1));
+  EXPECT_THAT(read.stages[0].outputs[0].variable_dims, SizeIs(0));
+}
+
+TEST(PairManifestTest, StagesHaveSizesOfTheirOwn) {
+  json manifest = VariableManifest();
+  manifest["parts"].push_back(manifest["parts"][0]);
+  manifest["parts"][1]["path"] = "head";
+  manifest["parts"][1]["inputs"][0]["shape"] = {"batch", "size1", 4};
+  BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest read, ParsePairManifest(manifest.dump()));
+  EXPECT_THAT(read.stages[1].inputs[0].shape, ElementsAre(-1, -1, 4));
+  EXPECT_THAT(read.stages[1].inputs[0].variable_dims, SizeIs(0));
+}
+
 struct Damage {
   const char* name;
   std::function<void(json&)> make;
@@ -145,6 +185,9 @@ TEST_P(DamagedManifestTest, IsRejectedByFieldAndValue) {
     EXPECT_THAT(read, StatusIs(kRefused, HasSubstr(said)));
   }
 }
+
+// Replaces `manifest` by one with sizes that vary.
+json& Variable(json& manifest) { return manifest = VariableManifest(); }
 
 json& Program(json& manifest) { return manifest["parts"][0]["programs"][0]; }
 
@@ -213,6 +256,24 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"BatchTwice",
                [](json& m) { m["parts"][0]["outputs"][0]["shape"][1] = "batch"; },
                {"parts[0].outputs[0].shape[1]"}},
+        Damage{"UnknownSymbol",
+               [](json& m) { Variable(m)["parts"][0]["inputs"][0]["shape"][1] = "length"; },
+               {"parts[0].inputs[0].shape[1]: 'length' (expected a symbol"}},
+        Damage{"FactorOfZero",
+               [](json& m) { Variable(m)["parts"][0]["inputs"][0]["shape"][1] = "0*seq"; },
+               {"parts[0].inputs[0].shape[1]: '0*seq'"}},
+        Damage{"SymbolWithoutSymbols",
+               [](json& m) { m["parts"][0]["inputs"][0]["shape"][1] = "seq"; },
+               {"parts[0].inputs[0].shape[1]: expected an integer"}},
+        Damage{"SymbolTwice",
+               [](json& m) { Variable(m)["symbols"][1]["name"] = "seq"; },
+               {"symbols[1].name: 'seq' is a duplicate"}},
+        Damage{"BoundsOfNothing",
+               [](json& m) { Variable(m)["symbols"][0]["max"] = 1; },
+               {"symbols[0]: sizes 2 to 1"}},
+        Damage{"SizeOfZero",
+               [](json& m) { Variable(m)["symbols"][0]["min"] = 0; },
+               {"symbols[0]: sizes 0 to 512", "at least 1"}},
         Damage{"RangeOfNothing",
                [](json& m) {
                  m["parts"][0]["inputs"][0]["range"] = {5, 1};

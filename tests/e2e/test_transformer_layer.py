@@ -47,14 +47,13 @@ def make() -> nn.Module:
     return Encoder().double()
 
 
-# A pair takes the length that it was exported with.
-LENGTHS = {"torchscript": (5, 9), "pair": (7, 7)}
+LENGTHS = (5, 9)
 
 
-def batches(format: str) -> Iterator[Batch]:
+def batches() -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(4)
     made: list[Batch] = []
-    for length in LENGTHS[format]:
+    for length in LENGTHS:
         x = torch.randn(ROWS, length, 16, generator=generator, dtype=torch.float64)
         made.append(({"x": x}, {"target": x[:, 0, :3].argmax(1)}))
     return long_training.cycle(made, STEPS)
@@ -66,20 +65,22 @@ def client_of(
 ) -> Iterator[Callable[[int], braid.Client]]:
     directory: Path = tmp_path_factory.mktemp("encoder")
     if format == "pair":
-        inputs, _ = next(batches(format))
-        config = CONFIG.replace("-1", "7")
-        models.export_pair(directory / "models" / "encoder", make(), inputs, config)
+        inputs, _ = next(batches())
+        dynamic = {"x": {1: "length"}}
+        models.export_pair(
+            directory / "models" / "encoder", make(), inputs, CONFIG, dynamic=dynamic
+        )
     else:
         models.export(directory / "models" / "encoder", make(), config=CONFIG)
     with long_training.clients_of(directory / "models", directory / "run") as get:
         yield get
 
 
-def train(client: braid.Client, format: str, seed: int) -> Run:
+def train(client: braid.Client, seed: int) -> Run:
     return long_training.on_server(
         client,
         "encoder",
-        batches(format),
+        batches(),
         loss="cross_entropy",
         optimizer=ADAM,
         seed=seed,
@@ -88,32 +89,30 @@ def train(client: braid.Client, format: str, seed: int) -> Run:
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
 def test_training_equals_pytorch_with_the_same_seeds(
-    client_of: Callable[[int], braid.Client], format: str, replicas: int
+    client_of: Callable[[int], braid.Client], replicas: int
 ) -> None:
     def loss(module: nn.Module, step: int, batch: Batch) -> Tensor:
         outputs = oracle.seeded_forward_in_chunks(module, batch[0], replicas, SEED, step)
         return functional.cross_entropy(outputs, batch[1]["target"])
 
-    wanted = long_training.in_pytorch(make(), batches(format), ADAM, loss)
+    wanted = long_training.in_pytorch(make(), batches(), ADAM, loss)
     # Checks that training changed something; otherwise equality would prove little.
     assert wanted.losses[-1] < 0.85 * wanted.losses[0]
-    oracle.assert_equal_runs(train(client_of(replicas), format, SEED), wanted, 1e-9)
+    oracle.assert_equal_runs(train(client_of(replicas), SEED), wanted, 1e-9)
 
 
-def test_results_depend_on_the_seed(client_of: Callable[[int], braid.Client], format: str) -> None:
+def test_results_depend_on_the_seed(client_of: Callable[[int], braid.Client]) -> None:
     """Runs with one seed are equal bit for bit. Another seed differs from the first step on."""
     client = client_of(2)
-    first, again, other = (train(client, format, seed) for seed in (SEED, SEED, SEED + 1))
+    first, again, other = (train(client, seed) for seed in (SEED, SEED, SEED + 1))
     assert first.losses == again.losses
     for name, value in first.state.items():
         assert value.tobytes() == again.state[name].tobytes(), name
     assert first.losses[0] != other.losses[0]
 
 
-def test_evaluation_disables_dropout(
-    client_of: Callable[[int], braid.Client], format: str
-) -> None:
-    inputs, targets = next(batches(format))
+def test_evaluation_disables_dropout(client_of: Callable[[int], braid.Client]) -> None:
+    inputs, targets = next(batches())
     with torch.no_grad():
         logits = make().eval()(inputs["x"])
     with training.new_trainer(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from braid.client import Client
 
 Format = Literal["auto", "pair", "torchscript", "aot"]
+# Input name → dim → size: "seq", ("seq", 1, 512) or a torch.export.Dim.
+Dynamic = Mapping[str, Mapping[int, Any]]
 
 
 class ExportError(Exception):
@@ -53,6 +55,7 @@ def export(
     precisions: Sequence[str] | None = None,
     eval_modules: Sequence[str] = (),
     output_names: Sequence[str] | None = None,
+    dynamic: Dynamic | None = None,
     server: Client | str | None = None,
 ) -> ExportResult:
     """Exports `module` as the next version of the model in the folder `path`.
@@ -60,13 +63,13 @@ def export(
     module: module on the CPU or on one GPU; the package is served on the same kind of device.
         Training and evaluation mode are both exported. The module is restored afterwards.
     example_inputs: a dict from argument names of forward to tensors, or the tensors in order. Dim 0
-        is the batch, of any size in the package; other dims are fixed. The export checks the
-        package with values in the range of each column, so several different rows find more
-        errors than one.
+        is the batch, of any size in the package; other dims are fixed, unless `dynamic` names
+        them. The export checks the package with values in the range of each column, so several
+        different rows find more errors than one.
     path: folder of the model in a repository, created if missing. An existing config.pbtxt is
         kept; its names, dtypes, dims and batching must match, so that clients of earlier versions
         do not fail. The example's names, dtypes and dims are compared before the work. A dim of -1
-        promises clients any size, which a pair does not take.
+        promises clients any size, so `dynamic` must name it.
     format: "pair": graphs for training and inference; "torchscript"; "aot": compiled, inference
         only; "auto": the pair, or TorchScript if a pair is not possible.
     stages: chains of submodules that, in sequence, equal the whole model, for example
@@ -81,13 +84,19 @@ def export(
         no export of its own.
     output_names: a name for each output, in order. None: dict keys, fields of dataclasses and named
         tuples, and "output__0", "output__1" and so on for other outputs.
+    dynamic: dims that vary in size: by input and dim, a name such as "seq", a name with its minimum
+        and maximum such as ("seq", 1, 512), a `torch.export.Dim`, or a multiple of one. Dims with
+        the same name have the same size. Without bounds, sizes of at least 1 are allowed. The
+        example's sizes must be within the bounds. For example {"ids": {1: "seq"}, "mask": {1:
+        "seq"}}.
     server: client or address of the server of this repository. The server then assigns the
         version's number, so that no version that a trainer publishes can have it. None: the number
         after the highest in the folder; the server ignores the folder if it has published a version
         of that number.
 
     Before it publishes the package, the export reads it back and compares outputs, gradients and
-    buffers with the module, for batches of 1, 2, 7 and 33 rows.
+    buffers with the module, for batches of 1, 2, 7 and 33 rows, and for several of the sizes in
+    `dynamic`.
 
     A server merges requests and splits batches only if a row's outputs do not depend on other rows.
     The export tests this numerically in evaluation mode. If rows depend on each other, it writes
@@ -118,6 +127,7 @@ def export(
         eval_modules,
         output_names,
         assign,
+        dynamic,
     )
 
 

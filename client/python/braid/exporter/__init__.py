@@ -27,6 +27,7 @@ def export_model(
     eval_modules: Sequence[str],
     output_names: Sequence[str] | None,
     assign: Callable[[str], int] | None = None,
+    dynamic: Any = None,
 ) -> ExportResult:
     """Exports `module`; see `braid.export`.
 
@@ -45,5 +46,6 @@ def export_model(
         eval_modules,
         output_names,
         assign,
+        dynamic,
     )
     return replace(result, notes=(*result.notes, note)) if note else result

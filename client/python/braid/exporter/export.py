@@ -19,7 +19,7 @@ from braid.exporter.checks.row_independence import DEPENDENT, RowIndependence
 from braid.exporter.formats import aot, config, package, pair, torchscript
 from braid.exporter.formats.config import Batching
 from braid.exporter.formats.precisions import DTYPES, PrecisionError, Precisions
-from braid.exporter.model import run_context
+from braid.exporter.model import run_context, sizes
 from braid.exporter.model.run_context import in_mode, quiet_torch
 from braid.exporter.model.signature import (
     DATATYPES,
@@ -29,6 +29,7 @@ from braid.exporter.model.signature import (
     flatten_outputs,
     named_inputs,
 )
+from braid.exporter.model.sizes import VariableSizes
 from braid.exporter.model.snapshot import restored
 from braid.exporter.model.state import contiguous_copy, device_of, state_entries
 from braid.exporter.trace.stages import StageMismatch, check_paths
@@ -48,6 +49,7 @@ _TRAINING_NOTE = (
 class _Request:
     """Validated arguments of an export, and the role of dim 0.
 
+    variable: variable dims of the inputs.
     any_size: see `config.Declared`.
     notes: on batching.
     assign: returns the version number for a model; None: the next one.
@@ -60,6 +62,7 @@ class _Request:
     eval_modules: list[str]
     independence: RowIndependence
     batching: Batching
+    variable: VariableSizes
     any_size: Mapping[str, Sequence[int]]
     notes: list[str]
     output_names: list[str]
@@ -88,6 +91,7 @@ def export_checked(
     eval_modules: Sequence[str],
     output_names: Sequence[str] | None,
     assign: Callable[[str], int] | None,
+    dynamic: Any = None,
 ) -> ExportResult:
     """Exports the module; see `braid.export`."""
     if not isinstance(module, nn.Module):
@@ -98,6 +102,7 @@ def export_checked(
         raise ValueError(f"format: '{format}' (expected one of {', '.join(_FORMATS)})")
     _check_is_not_wrapped(module)
     inputs = named_inputs(module, example_inputs)
+    variable = sizes.parse(dynamic, inputs)
     names = check_output_names(output_names)
     chains = _chains(module, stages)
     evaluated = _find_modules(module, eval_modules)
@@ -128,6 +133,7 @@ def export_checked(
             evaluated,
             independence,
             batching,
+            variable,
             any_size,
             notes,
             names,
@@ -334,6 +340,7 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
                 request.eval_modules,
                 request.independence,
                 request.output_names,
+                request.variable,
             )
         made, reader = _write_checked(folder, request.module, made, request.precisions)
         notes = _add_self_test(folder, made, reader)
@@ -393,6 +400,7 @@ def _write_torchscript(folder: Path, request: _Request) -> _Written:
         request.module,
         request.inputs,
         request.batching,
+        request.variable,
         request.any_size,
         request.output_names,
     )
@@ -403,7 +411,12 @@ def _write_torchscript(folder: Path, request: _Request) -> _Written:
 
 def _write_aot(folder: Path, request: _Request) -> _Written:
     compiled = aot.write(
-        folder, request.module, request.inputs, request.batching, request.output_names
+        folder,
+        request.module,
+        request.inputs,
+        request.batching,
+        request.output_names,
+        request.variable,
     )
     return _Written("torch_aoti", "model.pt2", compiled.inputs, compiled.outputs, compiled.reason)
 

@@ -95,6 +95,14 @@ def test_existing_module_is_exported(models, capsys):
     assert [each["name"] for each in pair.part()["outputs"]] == ["scores"]
 
 
+def test_dims_may_vary(models):
+    arguments = ["shell_models:Net", "net", *INPUTS, "--precision", "none"]
+    assert main(["export", *arguments, "--dynamic", "words:1=length:1..16"]) == 0
+    pair = ExportedPair(models / "net/1")
+    assert pair.part()["inputs"][1]["shape"] == ["batch", "length"]
+    assert pair.json["symbols"] == [{"name": "length", "min": 1, "max": 16}]
+
+
 def test_result_is_printed_as_json(models, capsys):
     arguments = ["export", "shell_models:ready", "net", *INPUTS, "--precision", "none", "--json"]
     assert main(arguments) == 0
@@ -162,6 +170,12 @@ def test_missing_gpu_is_an_error(models, capsys):
     (["shell_models:Net", "net", "--input", "x=INT8@0..200"], "a range within -128..127"),
     (["shell_models:Net", "net", "--input", "x=FP32:99999999999999999999"],
      "--input: cannot create 4 rows of "),
+    (["shell_models:Net", "net", *INPUTS, "--dynamic", "words=length"],
+     "--dynamic: invalid value 'words=length' (expected INPUT:DIM=NAME[:MIN..MAX])"),
+    (["shell_models:Net", "net", *INPUTS, "--dynamic", "words:1=one", "--dynamic", "words:1=two"],
+     "--dynamic: invalid value 'words:1=two' (expected each dim once)"),
+    (["shell_models:Net", "net", *INPUTS, "--dynamic", "ids:1=length"],
+     "dynamic: unknown input 'ids' (expected one of x, words)"),
     (["shell_models:Net", "net", *INPUTS, "--format", "onnx"], "--format: invalid value 'onnx' (expected auto, pair, torchscript, aot)"),
     (["shell_models:Net", "net", *INPUTS, "--stages", "features,head"], "no submodule 'head'"),
     (["shell_models:Net", "net", *INPUTS, "--eval-modules", "features", "--eval-modules", "bn"],
@@ -178,5 +192,5 @@ def test_help_lists_all_options(capsys):
     said = capsys.readouterr().out
     assert "braid export mymodels:make_net models/net --input x=FP32:784" in said
     for option in ("--input", "--set", "--weights", "--device", "--format", "--stages",
-                   "--precision", "--eval-modules", "--rows", "--seed"):
+                   "--dynamic", "--precision", "--eval-modules", "--rows", "--seed"):
         assert option in said

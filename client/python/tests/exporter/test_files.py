@@ -148,7 +148,8 @@ def test_constants_stay_in_the_package(tmp_path):
     (("TYPE_FP32", "TYPE_FP16"), "input 'input': data_type TYPE_FP16, but the model has TYPE_FP32"),
     (("dims: [ 2 ]", "dims: [ 3 ]"), r"output 'output__0': dims \[3\], but the model has \[2\]"),
     (("dims: [ 4 ]", "dims: [ -1 ]"), r"input 'input': dims \[-1\], but the model has \[4\] \(-1: "
-     r"any size\): change config.pbtxt and its clients, change the model, or export to the folder"),
+     r"any size; braid.export's `dynamic` makes a dim take any size\): change config.pbtxt and its "
+     r"clients, change the model, or export to the folder"),
     (("max", 'default_model_filename: "model.pt"\nmax'), r"'model.pt' \(expected 'model.pt2' or"),
     (("256", "0"), "with max_batch_size 0"),
     (("max", 'platform: "torch_aoti"\nmax'), "platform: 'torch_aoti'"),

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -48,10 +49,12 @@ Examples:
   braid export torchvision.models:resnet18 models/resnet --set num_classes=10 \\
       --input x=FP32:3x224x224 --weights resnet.pt
   braid export mymodels:Net models/net --input x=FP32:1x28x28 --stages features,classifier
+  braid export mymodels:Text models/text --input ids=INT64:20@0..999 --dynamic ids:1=seq:1..512
 
 Exit codes: 0 written; 1 not written; 2 wrong usage.
 """
 _INPUT = "NAME=DTYPE[:DIMS][@LOW..HIGH]"
+_DYNAMIC = "INPUT:DIM=NAME[:MIN..MAX]"
 
 
 @options.command(
@@ -63,6 +66,11 @@ _INPUT = "NAME=DTYPE[:DIMS][@LOW..HIGH]"
     "--input", "inputs", metavar=_INPUT, multiple=True, required=True,
     help="Input: name of a forward() argument, dtype, shape of one row without the batch, and "
     "range of integers; or NAME=FILE.npy; repeat for each input",
+)
+@option(
+    "--dynamic", metavar=_DYNAMIC, multiple=True,
+    help="Let a dim of an input vary in size; dim 0 is the batch; dims with the same NAME have the "
+    "same size; may be repeated",
 )
 @option(
     "--set", "settings", metavar="NAME=VALUE", multiple=True,
@@ -111,6 +119,7 @@ def command(
     model: str,
     path: str,
     inputs: Sequence[str],
+    dynamic: Sequence[str],
     settings: Sequence[str],
     weights: str | None,
     device: str,
@@ -143,6 +152,7 @@ def command(
                 precisions=[each for each in precisions if each != "none"] if precisions else None,
                 eval_modules=eval_modules,
                 output_names=output_names or None,
+                dynamic=_dynamic(dynamic),
                 server=server,
             )
     except ExportError as error:
@@ -218,6 +228,20 @@ def _place(error: Exception) -> str:
     if frame.filename == __file__ or "importlib" in frame.filename:
         return ""
     return f" ({frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line})"
+
+
+def _dynamic(specs: Sequence[str]) -> dict[str, dict[int, Any]]:
+    """Returns the variable dims by input and dim, for example {"ids": {1: ("seq", 1, 512)}}."""
+    dims: dict[str, dict[int, Any]] = {}
+    for spec in specs:
+        matched = re.fullmatch(r"(.+):(\d+)=(\w+)(?::(\d+)\.\.(\d+))?", spec)
+        if matched is None:
+            raise errors.usage("--dynamic", f"invalid value {spec!r}", f"expected {_DYNAMIC}")
+        name, dim, symbol, least, most = matched.groups()
+        size = symbol if least is None else (symbol, int(least), int(most))
+        if dims.setdefault(name, {}).setdefault(int(dim), size) is not size:
+            raise errors.usage("--dynamic", f"invalid value {spec!r}", "expected each dim once")
+    return dims
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from braid.exporter.formats.pair import ExportedPart, Pair
 from braid.exporter.formats.precisions import DTYPES, MODEL_PRECISION, precision_errors
 from braid.exporter.model import run_context
 from braid.exporter.model.signature import DATATYPES
+from braid.exporter.model.sizes import Sizes, sizes_suffix
 from braid.exporter.passes import default_dtype
+from braid.exporter.trace.joint_graph import Part
 
 # One row comes last: its errors need not apply to larger batches.
 BATCHES = (2, 7, 33, 1)
@@ -44,6 +48,17 @@ class PackageReader:
         self.programs: Mapping[str, ExportedProgram] = archive.exported_programs
         self.json = json.loads(archive.extra_files["train.json"])
 
+    @cached_property
+    def _inputs(self) -> dict[str, Any]:
+        """Inputs of the part that each graph belongs to."""
+        return {
+            program[kind]["graph"]: part["inputs"]
+            for part in self.json["parts"]
+            for program in part["programs"]
+            for kind in ("eval", "forward", "backward")
+            if kind in program
+        }
+
     def run(
         self, program: Mapping[str, Any], given: Mapping[tuple[str, str], torch.Tensor]
     ) -> dict[tuple[str, str], torch.Tensor]:
@@ -61,29 +76,46 @@ class PackageReader:
         with torch.no_grad(), default_dtype.server_default():
             # Calling the module itself would also print errors.
             outputs = exported.graph_module.forward(*constants, *flat)
-        batch = next(
-            (tensor.shape[0] for (role, _), tensor in given.items() if role == "input"), None
-        )
+        inputs = {name: tensor for (role, name), tensor in given.items() if role == "input"}
+        sizes = input_sizes(self._inputs[program["graph"]], inputs)
         for slot, tensor in zip(program["outputs"], outputs, strict=True):
-            _check_slot(program["graph"], slot, tensor, batch)
+            _check_slot(program["graph"], slot, tensor, sizes)
         return {
             (slot["role"], slot["name"]): tensor
             for slot, tensor in zip(program["outputs"], outputs)
         }
 
 
-def _check_slot(graph: str, slot: Mapping[str, Any], tensor: torch.Tensor, batch: int) -> None:
-    shape = [_size(each, batch) for each in slot["shape"]]
+def input_sizes(
+    records: Sequence[Mapping[str, Any]], inputs: Mapping[str, torch.Tensor]
+) -> dict[str, int]:
+    """Returns the sizes of the symbols in the shapes of a part's inputs in train.json."""
+    sizes: dict[str, int] = {}
+    for record in records:
+        for declared, size in zip(record["shape"], inputs[record["name"]].shape):
+            if isinstance(declared, str):
+                factor, _, name = declared.rpartition("*")
+                sizes[name] = size // int(factor or 1)
+    return sizes
+
+
+def _check_slot(
+    graph: str, slot: Mapping[str, Any], tensor: torch.Tensor, sizes: Sizes
+) -> None:
+    shape = [size_of(each, sizes) for each in slot["shape"]]
     if list(tensor.shape) != shape or DATATYPES.get(tensor.dtype, slot["dtype"]) != slot["dtype"]:
         raise ExportError(
             f"{graph}: {slot['role']} '{slot['name']}' is {tensor.dtype} of shape "
-            f"{list(tensor.shape)} for {batch} rows (expected {slot['dtype']} of shape "
+            f"{list(tensor.shape)}{sizes_suffix(sizes)} (expected {slot['dtype']} of shape "
             f"{slot['shape']})"
         )
 
 
-def _size(record: int | str, batch: int) -> int:
-    return int(sympy.sympify(record, locals=vars(functions)).subs("batch", batch))
+def size_of(record: int | str, sizes: Sizes) -> int:
+    """Returns the size that a shape in train.json declares, a number or an expression."""
+    symbols = {name: sympy.Symbol(name, integer=True) for name in sizes}
+    expression = sympy.sympify(record, locals=vars(functions) | symbols)
+    return int(expression.subs({symbols[name]: size for name, size in sizes.items()}))
 
 
 def compare_pair(folder: Path, pair: Pair) -> PackageReader:
@@ -96,14 +128,22 @@ def compare_pair(folder: Path, pair: Pair) -> PackageReader:
     except SerializeError as error:
         raise package.write_error(pair, error) from error
     for exported, record in zip(pair.parts, reader.json["parts"], strict=True):
-        for batch in BATCHES:
-            progress.stage(f"comparing with the module, batch of {batch}")
-            plain = ReferenceRun(exported.part, pair.device, batch)
+        for batch, sizes in _batches(exported.part):
+            plain = ReferenceRun(exported.part, pair.device, batch, sizes)
+            progress.stage(f"comparing with the module, {plain}")
             for program in record["programs"]:
                 if program["precision"] == MODEL_PRECISION or batch in _LOW_BATCHES:
                     with precision_errors(program["precision"]), default_dtype.errors_explained():
                         _Comparison(reader, plain, exported, program).run()
     return reader
+
+
+def _batches(part: Part) -> list[tuple[int, Sizes]]:
+    """Returns numbers of rows, each with sizes of the variable dims."""
+    example, *others = part.sizes
+    batches = list(zip(BATCHES, itertools.chain([example], itertools.cycle(others or [example]))))
+    # All sizes for a batch that every module takes.
+    return batches + [(7, sizes) for sizes in others if (7, sizes) not in batches]
 
 
 class _Comparison:
@@ -124,7 +164,7 @@ class _Comparison:
         self._precision = DTYPES.get(program["precision"])
         # A trace has at least two rows, and may rely on that.
         self._one_row_note = "; forward() treats one row differently" if plain.batch == 1 else ""
-        self._where = f"batch of {plain.batch}, precision {program['precision']}"
+        self._where = f"{plain}, precision {program['precision']}"
 
     def run(self) -> None:
         if self._evaluated:

@@ -13,6 +13,7 @@ from braid.exporter.checks.repeatability import check_repeatable
 from braid.exporter.model import rows, run_context
 from braid.exporter.model.run_context import autocast
 from braid.exporter.model.signature import call, flatten_outputs
+from braid.exporter.model.sizes import Sizes, sizes_suffix
 from braid.exporter.model.state import (
     bindings_restored,
     bitwise_equal,
@@ -32,12 +33,12 @@ def run(part: Part) -> None:
     """
     for training in (True, False):
         # A module with a fixed number of rows fails here, with its line.
-        for count in (traced_batch_size(part) + 1, traced_batch_size(part)):
-            inputs = {name: rows.repeat_rows(each, count) for name, each in part.inputs.items()}
+        for count, sizes in _batches(part):
+            inputs = rows.repeat_inputs(part.at(sizes), count)
             state = _state(part, training)
             with part.in_mode(training), torch.set_grad_enabled(training):
                 with caught_errors.recorded() as raised:
-                    names, outputs = _run_watched(part, state, inputs)
+                    names, outputs = _run_watched(part, state, inputs, sizes)
             caught_errors.check_eager(raised)
             _note_raised(part, training, None, raised)
             if names != (part.names or names):
@@ -51,13 +52,19 @@ def run(part: Part) -> None:
             check_repeatable(part, training)
 
 
+def _batches(part: Part) -> list[tuple[int, Sizes]]:
+    """Returns numbers of rows, each with sizes of the variable dims. The last ones are traced."""
+    count = traced_batch_size(part)
+    return [(count + 1, part.sizes[0]), (count, part.traced_sizes)]
+
+
 def run_precision(part: Part, precision: torch.dtype) -> None:
     """Runs the module under autocast to find errors that it raises and catches."""
     device = device_of(part.module)
     for training in (True, False):
-        for count in (traced_batch_size(part) + 1, traced_batch_size(part)):
-            examples = part.examples(training, precision).items()
-            inputs = {name: rows.repeat_rows(each, count) for name, each in examples}
+        for count, sizes in _batches(part):
+            examples = part.as_given(part.at(sizes), training, precision)
+            inputs = rows.repeat_inputs(examples, count)
             state = _state(part, training)
             with part.in_mode(training), torch.set_grad_enabled(training):
                 with (
@@ -113,7 +120,7 @@ def _state(part: Part, training: bool) -> dict[str, torch.Tensor]:
 
 
 def _run_watched(
-    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor]
+    part: Part, state: dict[str, torch.Tensor], inputs: dict[str, torch.Tensor], sizes: Sizes
 ) -> tuple[list[str], list[torch.Tensor]]:
     fixed = [(f"the input '{name}'", each) for name, each in inputs.items()]
     named = [(f"the {entry.kind} '{entry.name}'", entry) for entry in part.untied]
@@ -134,7 +141,9 @@ def _run_watched(
         except ExportError:
             raise
         except Exception as error:
-            where = f"forward() fails for a batch of {count}{_about_layout(part)}"
+            where = (
+                f"forward() fails for a batch of {count}{sizes_suffix(sizes)}{_about_layout(part)}"
+            )
             raise export_errors.model_error(where, error) from error
         with watch:
             part.recomputes |= _changes_buffers_in_backward(part, state, outputs)
@@ -178,16 +187,17 @@ def _copied(outputs: list[torch.Tensor], given: list[torch.Tensor], training: bo
 
 
 def min_rows(part: Part, device: torch.device) -> list[int]:
-    """Returns the minimum number of rows in training and in evaluation."""
+    """Returns the minimum number of rows in training and in evaluation, for all sizes."""
     return [1 if _takes_one_row(part, device, training) else 2 for training in (True, False)]
 
 
 def _takes_one_row(part: Part, device: torch.device, training: bool) -> bool:
-    inputs = {name: rows.repeat_rows(example, 1) for name, example in part.inputs.items()}
-    state = {entry.name: entry.copy() for entry in part.untied}
-    with run_context.seeded(device, 0), part.in_mode(training), torch.no_grad():
-        try:
-            part.run(state, inputs)
-        except (ValueError, RuntimeError):  # For example from batch norm: one row has no variance.
-            return False
+    for sizes in part.sizes:
+        inputs = rows.repeat_inputs(part.at(sizes), 1)
+        state = {entry.name: entry.copy() for entry in part.untied}
+        with run_context.seeded(device, 0), part.in_mode(training), torch.no_grad():
+            try:
+                part.run(state, inputs)
+            except (ValueError, RuntimeError):  # For example from batch norm: no variance.
+                return False
     return True

@@ -12,6 +12,7 @@ from braid.exporter import export_errors
 from braid.exporter.checks import differences
 from braid.exporter.model import rows, run_context
 from braid.exporter.model.run_context import autocast
+from braid.exporter.model.sizes import Sizes, sizes_suffix
 from braid.exporter.model.state import contiguous_copy
 from braid.exporter.trace.joint_graph import Part
 
@@ -36,18 +37,24 @@ def gradient_key(kind: str, name: str) -> str:
 class ReferenceRun:
     """Repeatable eager runs of a part with one batch, cached.
 
+    sizes: of the model's variable dims.
     inputs: in the model's own precision. Values are varied from the examples'; if forward fails
         with them, the run discards earlier results and uses the examples' own.
     """
 
-    def __init__(self, part: Part, device: torch.device, batch: int) -> None:
+    def __init__(self, part: Part, device: torch.device, batch: int, sizes: Sizes) -> None:
         self.part = part
         self.device = device
         self.batch = batch
-        self.inputs = rows.vary_inputs(part.inputs, batch)
+        self._sizes = sizes
+        self._examples = part.at(sizes)
+        self.inputs = rows.vary_inputs(self._examples, batch)
         self._varied = True
         self._values: dict[tuple[bool, torch.dtype | None], Values] = {}
         self._nudged: list[Values] = []
+
+    def __str__(self) -> str:
+        return f"batch of {self.batch}{sizes_suffix(self._sizes)}"
 
     def evaluation(self, precision: torch.dtype | None) -> Values:
         """Returns the outputs by their names in messages."""
@@ -82,7 +89,7 @@ class ReferenceRun:
         return self._values[key]
 
     def _use_examples(self) -> None:
-        self.inputs = rows.repeat_inputs(self.part.inputs, self.batch)
+        self.inputs = rows.repeat_inputs(self._examples, self.batch)
         self._varied = False
         self._values.clear()
         self._nudged.clear()
@@ -164,5 +171,4 @@ class ReferenceRun:
         except ExportError:
             raise
         except Exception as error:
-            where = f"forward() fails for a batch of {self.batch}"
-            raise export_errors.model_error(where, error) from error
+            raise export_errors.model_error(f"forward() fails for a {self}", error) from error

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from braid._export import ExportError
 from braid.exporter import export_errors
-from braid.exporter.checks.comparison import PackageReader
+from braid.exporter.checks.comparison import PackageReader, input_sizes, size_of
 from braid.exporter.checks.self_test_tensors import (
     DTYPES,
     MAX_STORED,
@@ -37,10 +37,12 @@ from braid.exporter.formats import safetensors
 from braid.exporter.formats.archive import MANIFEST, Archive
 from braid.exporter.formats.precisions import MODEL_PRECISION
 from braid.exporter.model import rows, run_context
+from braid.exporter.model.sizes import BATCH, Symbol
 from braid.exporter.passes import default_dtype
 from braid.exporter.passes.embeddings import index_ranges
 
 _ROWS = 2
+_SIZE = 5
 _MAX_STORED_STATE = 256
 # Uniform numbers in [-_SCALE, _SCALE] have a variance of 1.
 _SCALE = math.sqrt(3)
@@ -92,6 +94,7 @@ class RunnablePair:
         self._state = state
         self._examples = examples
         self._part = reader.json["parts"][0]
+        self._sizes = _sizes_of(reader.json, examples)
         graphs = {each["precision"]: each for each in self._part["programs"]}
         if MODEL_PRECISION not in graphs:
             raise ExportError(f"no program of precision '{MODEL_PRECISION}'")
@@ -160,8 +163,18 @@ class RunnablePair:
         }
 
     def _random(self, slot: Mapping[str, Any], seed: int) -> torch.Tensor:
-        shape = [self._rows if size == "batch" else size for size in slot["shape"]]
+        shape = [size_of(size, self._sizes | {BATCH: self._rows}) for size in slot["shape"]]
         return _random(DTYPES[slot["dtype"]], shape, seed, slot.get("range"))
+
+
+def _sizes_of(
+    record: Mapping[str, Any], examples: Mapping[str, torch.Tensor] | None
+) -> dict[str, int]:
+    """Returns sizes for the variable dims of a pair: those of its examples, else small ones."""
+    if examples is not None:
+        return input_sizes(record["parts"][0]["inputs"], examples)
+    symbols = [Symbol(**each) for each in record.get("symbols", [])]
+    return {each.name: each.clamp(_SIZE) for each in symbols}
 
 
 class RunnableProgram:

@@ -23,6 +23,7 @@ from braid.exporter.formats.config import Batching
 from braid.exporter.model import rows, run_context
 from braid.exporter.model.run_context import in_mode
 from braid.exporter.model.signature import DATATYPES, call, check_batch_dim, flatten_outputs
+from braid.exporter.model.sizes import VariableSizes, sizes_suffix
 from braid.exporter.model.snapshot import restored
 from braid.exporter.model.state import device_of
 from braid.exporter.passes import default_dtype
@@ -81,11 +82,13 @@ def write(
     inputs: dict[str, torch.Tensor],
     batching: Batching,
     output_names: list[str],
+    variable: VariableSizes,
 ) -> Compiled:
     """Writes model.pt2, then loads it and compares it with the module.
 
     batching: unless NONE, dim 0 of every output must be the batch.
     output_names: names to use instead of the module's, or empty.
+    variable: variable dims of the inputs.
     """
     device = device_of(module)
     _check_compiler(device)
@@ -96,25 +99,27 @@ def write(
     progress.stage("compiling the module")
     with restored(module):
         with in_mode(module, False), torch.no_grad(), run_context.seeded(device, 0):
-            _compile(module, inputs, path, output_names)
+            _compile(module, inputs, path, output_names, variable)
     with in_mode(module, False), torch.no_grad(), run_context.seeded(device, 0):
         progress.stage("comparing with the module")
         loaded = torch._inductor.aoti_load_package(str(path))
         shapes = []
-        for batch in BATCHES:
+        for batch, sizes in _batches(variable, inputs):
             given, (names, expected, drawn) = rows.run_varied(
-                inputs, batch, lambda given: _run(module, given, device, output_names)
+                variable.resize(inputs, sizes),
+                batch,
+                lambda given: _run(module, given, device, output_names),
             )
             with default_dtype.server_default():
                 got = flatten_outputs(loaded(**_copies(given)))[1]
             if batching != Batching.NONE:
                 for name, output in zip(names, expected):
                     check_batch_dim(name, output, batch)
-            _compare(names, expected, got, batch, drawn)
+            _compare(names, expected, got, f"{batch}{sizes_suffix(sizes)}", drawn)
             shapes.append([output.shape for output in expected])
     return Compiled(
         [
-            config.input_tensor(name, DATATYPES[each.dtype], each.shape[1:], batching)
+            config.input_tensor(name, DATATYPES[each.dtype], variable.row_of(name, each), batching)
             for name, each in inputs.items()
         ],
         [
@@ -159,14 +164,35 @@ def _check_compiler(device: torch.device) -> None:
         )
 
 
+def _batches(
+    variable: VariableSizes, inputs: dict[str, torch.Tensor]
+) -> list[tuple[int, dict[str, int]]]:
+    example, *others = variable.tested(variable.example(inputs))
+    return [(batch, example) for batch in BATCHES] + [(7, sizes) for sizes in others]
+
+
 def _compile(
-    module: nn.Module, inputs: dict[str, torch.Tensor], path: Path, output_names: list[str]
+    module: nn.Module,
+    inputs: dict[str, torch.Tensor],
+    path: Path,
+    output_names: list[str],
+    variable: VariableSizes,
 ) -> None:
     count = max(2, *(each.shape[0] for each in inputs.values()))
-    examples = {name: rows.repeat_rows(each, count) for name, each in inputs.items()}
+    taken = {size for each in inputs.values() for size in each.shape}
+    resized = variable.resize(inputs, variable.traced(taken))
+    examples = {name: rows.repeat_rows(each, count) for name, each in resized.items()}
     on_cpu = device_of(module).type == "cpu"
     batch = torch.export.Dim("batch", min=1, max=_LARGEST if on_cpu else _LARGEST_ON_GPU)
-    shapes = {name: {0: batch} for name in inputs}
+    symbols = {
+        name: torch.export.Dim(name, min=each.min, max=each.max)
+        for name, each in variable.symbols.items()
+    }
+    shapes: dict[str, dict[int, Any]] = {name: {0: batch} for name in inputs}
+    for name, dims in variable.dims.items():
+        for dim, each in dims.items():
+            symbol = symbols[each.symbol]
+            shapes[name][dim] = symbol if each.factor == 1 else each.factor * symbol
     try:
         flat = _flat(module, inputs, output_names)
         try:
@@ -218,7 +244,7 @@ def _compare(
     names: list[str],
     expected: list[torch.Tensor],
     got: list[torch.Tensor],
-    batch: int,
+    batch: str,
     drawn: bool,
 ) -> None:
     for name, one, other in zip(names, expected, got, strict=True):

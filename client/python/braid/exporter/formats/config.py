@@ -223,8 +223,12 @@ def _check_dims(
         size in (-1, dim) or (dim == -1 and any_size_fits) for dim, size in zip(dims, expected.dims)
     )
     if not fits:
+        promised = not any_size_fits and any(
+            dim == -1 != size for dim, size in zip(dims, expected.dims)
+        )
         hints = [
             *(["-1: any size"] if -1 in (*dims, *expected.dims) else []),
+            *(["braid.export's `dynamic` makes a dim take any size"] if promised else []),
             *([] if batched else ["with max_batch_size 0, dims include the batch"]),
         ]
         raise _mismatch(

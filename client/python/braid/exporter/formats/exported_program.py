@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+from collections.abc import Mapping
 
 import sympy
 import torch
@@ -20,14 +21,16 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from braid.exporter.model.sizes import Symbol
 from braid.exporter.passes import graph_utils
 
 
-def make(module: GraphModule, symbol: sympy.Symbol) -> ExportedProgram:
+def make(module: GraphModule, bounds: Mapping[sympy.Symbol, Symbol | None]) -> ExportedProgram:
     """Wraps the graph as torch.export would, without tracing it again.
 
-    symbol: symbolic size of the batch. Node metadata is dropped except for values, so the package
-    contains no source paths.
+    Node metadata is dropped except for values, so the package contains no source paths.
+
+    bounds: of each symbolic size; None: any size.
     """
     for node in module.graph.nodes:
         node.meta = {key: value for key, value in node.meta.items() if key == "val"}
@@ -57,10 +60,16 @@ def make(module: GraphModule, symbol: sympy.Symbol) -> ExportedProgram:
         graph=module.graph,
         graph_signature=ExportGraphSignature(inputs, outputs),
         state_dict={},
-        range_constraints={symbol: ValueRanges(1, int_oo)},
+        range_constraints={symbol: _range(each) for symbol, each in bounds.items()},
         module_call_graph=[ModuleCallEntry(fqn="", signature=call)],
         constants=constants,
     )
+
+
+def _range(bounds: Symbol | None) -> ValueRanges:
+    if bounds is None:
+        return ValueRanges(1, int_oo)
+    return ValueRanges(bounds.min, int_oo if bounds.max is None else bounds.max)
 
 
 def _give_keywords(module: GraphModule) -> None:

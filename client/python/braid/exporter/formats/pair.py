@@ -22,6 +22,7 @@ from braid.exporter.formats.precisions import (
 )
 from braid.exporter.formats.programs import Program
 from braid.exporter.model.signature import DATATYPES
+from braid.exporter.model.sizes import Symbol, VariableSizes
 from braid.exporter.model.state import (
     StateEntry,
     bindings_restored,
@@ -32,9 +33,7 @@ from braid.exporter.model.state import (
 )
 from braid.exporter.passes import embeddings
 from braid.exporter.trace import stages
-from braid.exporter.trace.joint_graph import Part, trace
-
-SCHEMA_VERSION = 1
+from braid.exporter.trace.joint_graph import Part, fixed_sizes, trace
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,7 @@ class Pair:
     chains: list[list[str]]
     parts: list[ExportedPart]
     row_independence: RowIndependence
+    variable: VariableSizes
 
     def without(self, precision: str) -> Pair:
         parts = [
@@ -106,9 +106,11 @@ class Pair:
         return [embeddings.frequency_note(repr(name)) for name in names]
 
     def train_json(self) -> dict[str, Any]:
+        symbols = [_symbol_json(each) for each in self.variable.symbols.values()]
         return {
             "format": "braid-pair",
-            "schema_version": SCHEMA_VERSION,
+            # Servers of earlier releases do not know variable sizes.
+            "schema_version": 2 if symbols else 1,
             "torch_version": torch.__version__.partition("+")[0],
             "device": self.device.type,
             "row_independence": self.row_independence.as_json(),
@@ -116,6 +118,7 @@ class Pair:
             "modules": self.modules,
             "eval_modules": self.eval_modules,
             "chains": self.chains,
+            **({"symbols": symbols} if symbols else {}),
             "parts": [_part_json(index, part) for index, part in enumerate(self.parts)],
         }
 
@@ -128,6 +131,7 @@ def make_pair(
     eval_modules: list[str],
     row_independence: RowIndependence,
     output_names: list[str],
+    variable: VariableSizes,
 ) -> Pair:
     """Traces the module in all precisions.
 
@@ -137,6 +141,7 @@ def make_pair(
         evaluation mode in training, too.
     row_independence: result that the package records.
     output_names: names to use instead of the module's, or empty.
+    variable: variable dims of the inputs.
     """
     _check_is_python(module)
     _check_mode_switch(module)
@@ -145,7 +150,12 @@ def make_pair(
     evaluated = tuple(map(module.get_submodule, eval_modules))
     sets = []
     for each in [(), evaluated] if evaluated else [()]:
-        whole = Part("", module, state, inputs, each, given_names=output_names)
+        whole = Part(
+            "", module, state, inputs, variable, evaluated=each, given_names=output_names
+        )
+        if variable.symbols:
+            whole.sizes = variable.tested(variable.example(inputs))
+            whole.traced_sizes = variable.traced(fixed_sizes(whole))
         sets.append([whole, *stages.make_parts(whole, chains, device)])
     parts = [part for each in sets for part in each]
     progress.stage("checking forward and backward")
@@ -167,7 +177,9 @@ def make_pair(
         for place, (part, of_part) in enumerate(zip(parts, zip(*made)))
     ]
     modules = [path for path, _ in module.named_modules(remove_duplicate=False) if path]
-    return Pair(device, state, modules, eval_modules, chains, exported, row_independence)
+    return Pair(
+        device, state, modules, eval_modules, chains, exported, row_independence, variable
+    )
 
 
 def _check_mode_switch(module: nn.Module) -> None:
@@ -239,6 +251,11 @@ def _state_json(entry: StateEntry) -> dict[str, Any]:
     if entry.tied_to is not None:
         fields["tied_to"] = entry.tied_to
     return fields
+
+
+def _symbol_json(symbol: Symbol) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": symbol.name, "min": symbol.min}
+    return fields if symbol.max is None else fields | {"max": symbol.max}
 
 
 def _part_json(index: int, exported: ExportedPart) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ from braid.exporter import source
 from braid.exporter.checks.operators import check_operator
 from braid.exporter.formats import exported_program
 from braid.exporter.model import rows, run_context
+from braid.exporter.model.sizes import BATCH, VariableSizes
 from braid.exporter.model.signature import DATATYPES
 from braid.exporter.passes import default_dtype, embeddings, graph_utils, partition
 from braid.exporter.passes.dropout import draw_factors
@@ -60,7 +62,8 @@ class Program:
     graph: GraphModule
     inputs: list[Slot]
     outputs: list[Slot]
-    symbol: sympy.Symbol
+    symbols: Mapping[str, sympy.Symbol]
+    variable: VariableSizes
 
     def ranges(self) -> dict[str, tuple[int, int]]:
         """Returns the valid range of indices of each input that indexes embeddings."""
@@ -74,14 +77,19 @@ class Program:
     @cached_property
     def exported(self) -> ExportedProgram:
         """The graph as an ExportedProgram, with constants as inputs."""
-        return exported_program.make(self.graph, self.symbol)
+        bounds = {
+            symbol: self.variable.symbols.get(name) for name, symbol in self.symbols.items()
+        }
+        return exported_program.make(self.graph, bounds)
 
 
 class _Namer:
-    """Creates slots for nodes. Writes the batch's symbolic size as "batch"."""
+    """Creates slots for nodes. Writes symbolic sizes with their names, for example "batch"."""
 
-    def __init__(self, symbol: sympy.Symbol) -> None:
-        self._symbol = symbol
+    def __init__(self, symbols: Mapping[str, sympy.Symbol]) -> None:
+        self._names = {
+            symbol: sympy.Symbol(name, integer=True) for name, symbol in symbols.items()
+        }
 
     def slot(self, role: str, name: str, node: Node, depends_on: list[str] | None = None) -> Slot:
         value = node.meta["val"]
@@ -92,8 +100,7 @@ class _Namer:
     def _size(self, size: Any) -> int | str:
         if isinstance(size, int):
             return size
-        batch = sympy.Symbol("batch", integer=True)
-        expression = sympy.sympify(size.node.expr).subs(self._symbol, batch)
+        expression = sympy.sympify(size.node.expr).subs(self._names)
         return int(expression) if expression.is_Integer else str(expression)
 
 
@@ -113,28 +120,32 @@ def evaluation(part: Part, trace: Trace) -> Program:
     simplify(graph)
     default_dtype.make_explicit(graph)
     check_operators(graph, trace.device)
-    namer = _Namer(trace.symbol)
+    namer = _Namer(trace.symbols)
     outputs = [
         namer.slot("output", name, node)
         for name, node in zip(part.names, graph_utils.outputs(graph))
     ]
-    for slot in outputs:
-        _check_output(slot)
+    for slot, node in zip(outputs, graph_utils.outputs(graph)):
+        _check_output(slot, node, trace.symbols[BATCH])
     return Program(
         graph,
         [namer.slot(*role, node) for role, node in zip(_roles(part), inputs)],
         outputs,
-        trace.symbol,
+        trace.symbols,
+        part.variable,
     )
 
 
-def _check_output(slot: Slot) -> None:
+def _check_output(slot: Slot, node: Node, batch: sympy.Symbol) -> None:
     """Checks that the server can concatenate the output of several chunks.
 
     A tensor without dims is one number per chunk.
     """
-    free = [place for place, size in enumerate(slot.shape) if isinstance(size, str)]
-    if slot.shape and (slot.shape[0] != "batch" or free != [0]):
+    others = node.meta["val"].shape[1:]
+    depends = any(
+        isinstance(size, torch.SymInt) and batch in size.node.expr.free_symbols for size in others
+    )
+    if slot.shape and (slot.shape[0] != BATCH or depends):
         shape = ", ".join(map(str, slot.shape))
         raise ExportError(
             f"output '{slot.name}' has the shape [{shape}] (expected the batch as dim 0, and no "
@@ -167,7 +178,7 @@ def training(
         _correct_dtypes(part, forward, backward, precision)
     else:
         forward, backward = trace.graph, None
-    namer = _Namer(trace.symbol)
+    namer = _Namer(trace.symbols)
     known: dict[str, tuple[str, str]] = {}
     inputs = []
     for role, node in zip(roles, graph_utils.placeholders(forward)):
@@ -187,11 +198,11 @@ def training(
         outputs.append(namer.slot(*role, node))
     for name, origin in tangents.items():
         known[name] = ("output_gradient", part.names[_position(origin)])
-    program = Program(forward, inputs, outputs, trace.symbol)
+    program = Program(forward, inputs, outputs, trace.symbols, part.variable)
     if backward is None:
         return program, None
     gradients = origins[trace.forward_outputs :]
-    return program, _backward(part, backward, known, gradients, namer, trace.symbol)
+    return program, _backward(part, backward, known, gradients, namer, trace.symbols)
 
 
 def _correct_dtypes(
@@ -222,7 +233,7 @@ def _backward(
     known: dict[str, tuple[str, str]],
     origins: list[Any],
     namer: _Namer,
-    symbol: sympy.Symbol,
+    symbols: Mapping[str, sympy.Symbol],
 ) -> Program | None:
     inputs = [namer.slot(*known[node.name], node) for node in graph_utils.placeholders(graph)]
     reached = _reached(graph, known)
@@ -244,7 +255,7 @@ def _backward(
     if not nodes:
         return None
     graph_utils.set_outputs(graph, _own(graph, nodes))
-    return Program(graph, inputs, slots, symbol)
+    return Program(graph, inputs, slots, symbols, part.variable)
 
 
 def _reached(graph: GraphModule, known: dict[str, tuple[str, str]]) -> dict[Node, frozenset[str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from braid.exporter.model.signature import (
     flatten_outputs,
     split_arguments,
 )
+from braid.exporter.model.sizes import Sizes, VariableSizes, sizes_suffix
 from braid.exporter.model.snapshot import restored
 from braid.exporter.model.state import bitwise_equal, device_of
 from braid.exporter.passes import default_dtype, embeddings
@@ -105,12 +107,14 @@ def write(
     module: nn.Module,
     inputs: dict[str, torch.Tensor],
     batching: Batching,
+    variable: VariableSizes,
     any_size: Mapping[str, Sequence[int]],
     output_names: list[str],
 ) -> Script:
     """Writes model.pt, then loads it and compares it with the module.
 
     batching: unless NONE, dim 0 of every output must be the batch.
+    variable: dims that must take several sizes.
     any_size: dims of each input that should take any size. Unless they also take twice the size of
         the example, they are fixed in the result.
     output_names: names to use instead of the module's, or empty.
@@ -133,6 +137,12 @@ def write(
     if not reason:
         for batch in BATCHES[1:]:
             _compare(module, loaded, inputs, batch, True, batching, output_names)
+    for sizes in variable.tested(variable.example(inputs))[1:]:
+        resized = variable.resize(inputs, sizes)
+        with _sizes_named(sizes):
+            outputs.append(_compare(module, loaded, resized, 7, False, batching, output_names))
+            if not reason:
+                _compare(module, loaded, resized, 7, True, batching, output_names)
     free: Mapping[str, Sequence[int]] = {}
     if any(any_size.values()):
         try:
@@ -144,7 +154,10 @@ def write(
     return Script(
         [
             config.input_tensor(
-                name, DATATYPES[each.dtype], _row_sizes(each, free.get(name, ())), batching
+                name,
+                DATATYPES[each.dtype],
+                _row_sizes(each, {*free.get(name, ()), *variable.dims.get(name, ())}),
+                batching,
             )
             for name, each in inputs.items()
         ],
@@ -166,7 +179,16 @@ def _double(example: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     return example
 
 
-def _row_sizes(example: torch.Tensor, any_size: Sequence[int]) -> list[int]:
+@contextmanager
+def _sizes_named(sizes: Sizes) -> Iterator[None]:
+    """Adds the sizes to the message of an ExportError."""
+    try:
+        yield
+    except ExportError as error:
+        raise ExportError(f"{error}{sizes_suffix(sizes)}") from error
+
+
+def _row_sizes(example: torch.Tensor, any_size: Collection[int]) -> list[int]:
     return [-1 if dim in any_size else size for dim, size in enumerate(example.shape)][1:]
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import sympy
 import torch
 from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
+# Operators that count from 0, or from another number, so that the last one is no smaller.
+_POSITIONS = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
 _LOOKUPS = (_aten.embedding.default, _aten.embedding_bag.padding_idx)
 # Operators that change the shape or the integer type, but no value.
 _SAME_VALUES = {
@@ -50,6 +55,22 @@ def index_ranges(graph: GraphModule) -> dict[str, tuple[int, int]]:
     return found
 
 
+def limits_of_positions(graph: GraphModule) -> Iterator[tuple[sympy.Basic, Node]]:
+    """Yields a condition for each embedding of the positions arange(n), n being symbolic: its size.
+
+    Without it, a larger size would make an index out of range.
+    """
+    for node in graph.graph.nodes:
+        if node.target not in _LOOKUPS:
+            continue
+        weight, indices = node.args[:2]
+        source = _source(indices, set())
+        if source.target in _POSITIONS:
+            count = source.meta["val"].shape[0]
+            if isinstance(count, torch.SymInt):
+                yield sympy.Le(count.node.expr, int(weight.meta["val"].shape[0])), node
+
+
 def _written(graph: GraphModule) -> set[Node]:
     """Returns nodes that an operator writes to, and their inputs, which may share memory."""
     written: set[Node] = set()
@@ -70,12 +91,18 @@ def _flat(value: object) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _placeholder(node: Node, written: set[Node]) -> str | None:
+def _source(node: Node, written: set[Node]) -> Node:
+    """Returns the node that has the same values in another shape."""
     while node.op == "call_function" and node not in written:
         schema = getattr(node.target, "_schema", None)
         if schema is None or schema.name not in _SAME_VALUES:
-            return None
+            break
         node = node.args[0]
+    return node
+
+
+def _placeholder(node: Node, written: set[Node]) -> str | None:
+    node = _source(node, written)
     value = node.meta.get("val")
     integer = isinstance(value, torch.Tensor) and not value.is_floating_point()
     looked_up = node.op == "placeholder" and node not in written

@@ -60,6 +60,8 @@ def _compute_numbers(backward: GraphModule, before: dict[str, Node]) -> None:
     before: nodes of the joint graph by name.
     """
     tensors = [node for node in placeholders(backward) if is_tensor(node)]
+    # Inputs of forward whose sizes backward may need.
+    others = [each for each in before.values() if each.op == "placeholder" and is_tensor(each)]
     first = next((n for n in backward.graph.nodes if n.op != "placeholder"), None)
     sizes: dict[sympy.Expr, Node] = {}
     made: dict[Node, Node] = {}
@@ -68,7 +70,7 @@ def _compute_numbers(backward: GraphModule, before: dict[str, Node]) -> None:
         if number not in made:
             if any(map(is_tensor, number.all_input_nodes)):
                 expression = sympy.sympify(number.meta["val"].node.expr)
-                made[number] = _size(backward, expression, tensors, sizes)
+                made[number] = _size(backward, expression, tensors, others, sizes)
             else:
                 made[number] = backward.graph.node_copy(number, compute)
         return made[number]
@@ -84,21 +86,33 @@ def _compute_numbers(backward: GraphModule, before: dict[str, Node]) -> None:
 
 
 def _size(
-    module: GraphModule, expression: sympy.Expr, tensors: list[Node], sizes: dict[Any, Node]
+    module: GraphModule,
+    expression: sympy.Expr,
+    tensors: list[Node],
+    others: list[Node],
+    sizes: dict[sympy.Expr, Node],
 ) -> Node:
+    """Returns a node for the number. Adds one of `others` to `tensors` if only it has the size."""
     if expression in sizes:
         return sizes[expression]
-    for tensor in tensors:
-        for dim, size in enumerate(tensor.meta["val"].shape):
-            if isinstance(size, torch.SymInt) and size.node.expr == expression:
-                node = module.graph.call_function(_aten.sym_size.int, (tensor, dim))
-                node.meta["val"] = size
-                sizes[expression] = node
-                return node
-    if expression.is_Symbol:
-        raise AssertionError(f"no tensor of the backward graph has the size {expression}")
+    found = _dim_of_size(expression, tensors)
+    if found is None and expression.is_Symbol:
+        tensor, dim = _dim_of_size(expression, others)
+        last = placeholders(module)[-1]
+        with module.graph.inserting_after(last):
+            taken = module.graph.placeholder(tensor.name)
+        taken.meta = dict(tensor.meta)
+        tensors.append(taken)
+        found = taken, dim
+    if found is not None:
+        tensor, dim = found
+        node = module.graph.call_function(_aten.sym_size.int, found)
+        node.meta["val"] = tensor.meta["val"].shape[dim]
+        sizes[expression] = node
+        return node
     symbols = {
-        symbol: Proxy(_size(module, symbol, tensors, sizes)) for symbol in expression.free_symbols
+        symbol: Proxy(_size(module, symbol, tensors, others, sizes))
+        for symbol in expression.free_symbols
     }
     before = set(module.graph.nodes)
     made = sympy_interp(PythonReferenceAnalysis, symbols, expression).node
@@ -108,3 +122,11 @@ def _size(
             node.meta["val"] = node.target(*values)
     sizes[expression] = made
     return made
+
+
+def _dim_of_size(expression: sympy.Expr, tensors: list[Node]) -> tuple[Node, int] | None:
+    for tensor in tensors:
+        for dim, size in enumerate(tensor.meta["val"].shape):
+            if isinstance(size, torch.SymInt) and size.node.expr == expression:
+                return tensor, dim
+    return None

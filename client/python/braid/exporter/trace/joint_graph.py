@@ -6,11 +6,13 @@ parameters, buffers and inputs, in this order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import numpy
 import sympy
 import torch
 from torch import nn
@@ -21,14 +23,25 @@ from torch.export.exported_program import (
     _override_composite_implicit_decomp,
     _split_decomp_table_to_cia_and_python_decomp,
 )
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    StrictMinMaxConstraint,
+)
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from braid._export import ExportError
 from braid.exporter import export_errors, torch_versions
+from braid.exporter.model import rows, run_context
 from braid.exporter.model.run_context import autocast, in_mode
 from braid.exporter.model.signature import call, flatten_outputs
+from braid.exporter.model.sizes import BATCH, Sizes, Symbol, VariableSizes
 from braid.exporter.model.state import StateEntry, bindings_restored, tensors_placed
+from braid.exporter.passes import embeddings, graph_utils
 from braid.exporter.trace import (
     caught_errors,
     decompositions,
@@ -49,6 +62,10 @@ class Part:
 
     entries: state of the part, named as in the whole model.
     inputs: examples by name.
+    variable: variable dims of the inputs.
+    sizes: sizes of the model's variable dims to check the part with, the example's first.
+    traced_sizes: sizes of the model's variable dims that differ from other sizes of the part.
+    resized: inputs of a stage for each of these sizes. None: `variable` resizes the inputs.
     evaluated: submodules that are in evaluation mode in training, too.
     names: output names.
     given_names: output names to use instead of the module's, or empty.
@@ -64,6 +81,10 @@ class Part:
     module: nn.Module
     entries: list[StateEntry]
     inputs: dict[str, torch.Tensor]
+    variable: VariableSizes = field(default_factory=VariableSizes)
+    sizes: list[Sizes] = field(default_factory=lambda: [{}])
+    traced_sizes: Sizes = field(default_factory=dict)
+    resized: list[tuple[Sizes, dict[str, torch.Tensor]]] | None = None
     evaluated: tuple[nn.Module, ...] = ()
     input_gradients: bool = False
     names: list[str] = field(default_factory=list)
@@ -79,6 +100,34 @@ class Part:
 
     def in_mode(self, training: bool) -> AbstractContextManager[None]:
         return in_mode(self.module, training, self.evaluated)
+
+    def at(self, sizes: Sizes) -> dict[str, torch.Tensor]:
+        """Returns the example inputs for `sizes` of the model's variable dims."""
+        if self.resized is None:
+            return self.variable.resize(self.inputs, sizes)
+        return next(inputs for known, inputs in self.resized if known == sizes)
+
+    def traced_symbols(self) -> dict[str, int]:
+        """Returns the sizes of the part's own symbols for `traced_sizes`."""
+        return self.variable.example(self.at(self.traced_sizes))
+
+    def domains(self) -> dict[str, numpy.ndarray]:
+        """Returns the sizes that a trace must be valid for, by symbol.
+
+        The sizes of a stage's own symbols are those that the stage before computes.
+        """
+        found = {BATCH: guards.sizes_between(1, None)}
+        for name, symbol in self.variable.symbols.items():
+            found[name] = guards.sizes_between(symbol.min, symbol.max)
+        if self.resized is not None:
+            at = [self.variable.example(inputs) for _, inputs in self.resized]
+            root = self.traced_sizes
+            found |= {
+                name: numpy.unique([max(2, each[name]) for each in at])
+                for name in self.variable.symbols
+                if name not in root
+            }
+        return found
 
     def examples(self, training: bool, precision: torch.dtype | None) -> dict[str, torch.Tensor]:
         return self.as_given(self.inputs, training, precision)
@@ -113,11 +162,12 @@ class Trace:
 
     graph: its placeholders are the state, the inputs and, in training, output gradients.
     forward_outputs: number of outputs of forward: changed buffers, then the outputs.
+    symbols: symbolic sizes by name, the batch first.
     """
 
     graph: torch.fx.GraphModule
     forward_outputs: int
-    symbol: Any
+    symbols: dict[str, sympy.Symbol]
     device: torch.device
 
 
@@ -134,7 +184,7 @@ class _Function(nn.Module):
 
 @dataclass(frozen=True)
 class _GuardedTrace:
-    """Trace for one number of rows, with the guards that it relies on."""
+    """Trace for one set of sizes, with the guards that it relies on."""
 
     trace: Trace
     shapes: ShapeEnv
@@ -142,13 +192,13 @@ class _GuardedTrace:
 
     def operators(self) -> list[Any]:
         """Returns a description that is equal for traces with the same dynamic graph."""
-        symbol = self.trace.symbol
+        names = {symbol: sympy.Symbol(name) for name, symbol in self.trace.symbols.items()}
 
         def describe(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 return value.dtype, [*map(describe, value.shape)]
             if isinstance(value, torch.SymInt):
-                return str(value.node.expr.subs(symbol, sympy.Symbol("rows")))
+                return str(value.node.expr.subs(names))
             return value if isinstance(value, int) else None
 
         return [
@@ -158,28 +208,75 @@ class _GuardedTrace:
 
 
 def trace(part: Part, training: bool, precision: torch.dtype | None, device: torch.device) -> Trace:
-    """Traces the part for any number of rows. Raises ExportError if that is not possible.
+    """Traces the part for all batch sizes and variable dims.
+
+    Raises ExportError if that is not possible.
 
     precision: dtype of autocast, or None for the model's own precision.
     """
-    count = traced_batch_size(part)
-    guarded = _trace(part, training, precision, device, count)
+    sizes = {BATCH: traced_batch_size(part)} | part.traced_symbols()
+    guarded = _trace(part, training, precision, device, sizes)
 
-    def trace_alike(rows: int) -> tuple[Any, guards.RecordedGuards] | None:
+    def trace_alike(others: Sizes, same_results: bool) -> guards.Answered | None:
         try:
-            other = _trace(part, training, precision, device, rows, binding=False)
-        except Exception:  # The model may reject this number of rows with any error.
+            other = _trace(part, training, precision, device, others, binding=False)
+        except Exception:  # The model may reject these sizes with any error.
             return None
         if other.operators() != guarded.operators():
-            return None
-        return other.trace.symbol, other.recorded
+            if not same_results or not _returns_the_same(part, precision, guarded, other, others):
+                return None
+        return guards.Answered(other.trace.symbols, other.recorded)
 
     made = guarded.trace
-    guards.check_dynamic_batch(guarded.shapes, made.symbol, count, guarded.recorded, trace_alike)
+    answered = guards.Answered(made.symbols, guarded.recorded)
+    guards.check_sizes(guarded.shapes, answered, sizes, part.domains(), trace_alike)
     node_lines.copy_to_backward(made.graph)
     if training and part.recomputes:
         recomputation.merge(made.graph)
     return made
+
+
+def _returns_the_same(
+    part: Part,
+    precision: torch.dtype | None,
+    one: _GuardedTrace,
+    other: _GuardedTrace,
+    sizes: Sizes,
+) -> bool:
+    """Returns True if both graphs compute the same. sizes: of the inputs, as in `other`."""
+    given: list[torch.Tensor] = [entry.copy() for entry in part.untied]
+    inputs = rows.vary_inputs(part.variable.resize(part.inputs, sizes), sizes[BATCH])
+    training = len(graph_utils.placeholders(other.trace.graph)) > len(given) + len(inputs)
+    given += part.as_given(inputs, training, precision).values()
+    generator = torch.Generator().manual_seed(0)
+    for node in graph_utils.placeholders(other.trace.graph)[len(given) :]:
+        like = node.meta["val"]
+        shape = [each.node.hint if isinstance(each, torch.SymInt) else each for each in like.shape]
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+        given.append(drawn.to(like.device, like.dtype))
+    results = []
+    for each in (one, other):
+        with torch.no_grad(), run_context.seeded(each.trace.device, 0):
+            try:
+                run = torch.fx.Interpreter(each.trace.graph).run(
+                    *(tensor.clone() for tensor in given), enable_io_processing=False
+                )
+            except Exception:  # The graph may be wrong for these sizes in any way.
+                return False
+        results.append(pytree.tree_leaves(run, is_leaf=lambda tensor: tensor is None))
+    return len(results[0]) == len(results[1]) and all(map(_alike, *results))
+
+
+def _alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.is_floating_point() or one.numel() == 0:
+        return torch.equal(one, other)
+    low = one.dtype in (torch.float16, torch.bfloat16)
+    allowed = (3e-2 if low else 1e-4) * one.nan_to_num().abs().max().item()
+    return torch.allclose(one, other, rtol=0, atol=allowed, equal_nan=True)
 
 
 def _trace(
@@ -187,10 +284,10 @@ def _trace(
     training: bool,
     precision: torch.dtype | None,
     device: torch.device,
-    count: int,
+    sizes: Sizes,
     binding: bool = True,
 ) -> _GuardedTrace:
-    """Traces a batch of `count` rows. binding: see `guards.record`."""
+    """Traces inputs of these sizes. binding: see `guards.record`."""
     entries, names = part.untied, list(part.inputs)
 
     held = ExitStack()
@@ -208,8 +305,12 @@ def _trace(
     shapes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
     recorded = guards.record(shapes, __file__, binding)
     mode = KernelStrides(shape_env=shapes, allow_non_fake_inputs=True)
-    fakes = _fakes(part, mode, training, precision, count)
-    symbol = fakes[-1].shape[0].node.expr
+    symbols = {
+        name: _symbol(mode, size, part.variable.symbols.get(name)) for name, size in sizes.items()
+    }
+    fakes = _fakes(part, mode, training, precision, symbols)
+    # Before the trace, which may replace symbols by values.
+    expressions = {name: size.node.expr for name, size in symbols.items()}
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(part.in_mode(training))
@@ -242,9 +343,11 @@ def _trace(
             )
             raise export_errors.trace_error(error, failed or "") from error
         caught_errors.check_traced(raised, part.raised[training, precision])
+    for condition, node in embeddings.limits_of_positions(joint.graph_module):
+        recorded.conditions[condition] = node_lines.line_of(node)
     forward_outputs = joint._aot_state.fw_metadata.num_forward
     return _GuardedTrace(
-        Trace(joint.graph_module, forward_outputs, symbol, device), shapes, recorded
+        Trace(joint.graph_module, forward_outputs, expressions, device), shapes, recorded
     )
 
 
@@ -268,18 +371,35 @@ def _failing_function(mode: FakeTensorMode, function: Any, fakes: tuple[torch.Te
     return failing.name
 
 
+def _symbol(mode: FakeTensorMode, size: int, symbol: Symbol | None) -> torch.SymInt:
+    """Returns a new symbolic size. symbol: None for the batch."""
+    bounds = None
+    if symbol is not None:
+        most = int_oo if symbol.max is None else symbol.max
+        # A symbolic size is never 1: the comparison with the module covers it.
+        bounds = [StrictMinMaxConstraint(False, ValueRanges(max(2, symbol.min), most))]
+    context = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC], constraint_sizes=bounds or [None]
+    )
+    return mode.from_tensor(torch.empty(size), symbolic_context=context).shape[0]
+
+
 def _fakes(
-    part: Part, mode: FakeTensorMode, training: bool, precision: torch.dtype | None, count: int
+    part: Part,
+    mode: FakeTensorMode,
+    training: bool,
+    precision: torch.dtype | None,
+    symbols: Mapping[str, torch.SymInt],
 ) -> tuple[torch.Tensor, ...]:
-    dynamic = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
-    batch = mode.from_tensor(torch.empty(count), symbolic_context=dynamic).shape[0]
     tensors = []
     for entry in part.untied:
         fake = mode.from_tensor(entry.copy(), static_shapes=True)
         tensors.append(fake.requires_grad_(training and entry.trainable))
     with mode:
-        for example in part.examples(training, precision).values():
-            shape = (batch, *example.shape[1:])
+        for name, example in part.examples(training, precision).items():
+            shape = [symbols[BATCH], *example.shape[1:]]
+            for dim, each in part.variable.dims.get(name, {}).items():
+                shape[dim] = each.of(symbols)
             fake = torch.empty(shape, dtype=example.dtype, device=example.device)
             wanted = training and part.input_gradients and example.is_floating_point()
             tensors.append(fake.requires_grad_(wanted))
@@ -288,9 +408,14 @@ def _fakes(
 
 def traced_batch_size(part: Part) -> int:
     """Returns a batch size that differs from all other sizes, so that none is mistaken for it."""
-    taken = {size for entry in part.entries for size in entry.tensor.shape}
-    taken |= {size for example in part.inputs.values() for size in example.shape[1:]}
+    taken = fixed_sizes(part) | set(part.traced_symbols().values())
     return next(rows for rows in (5, 7, 11, 13, *range(17, 1 << 20, 2)) if rows not in taken)
+
+
+def fixed_sizes(part: Part) -> set[int]:
+    """Returns the sizes of the part's state and example inputs, except the batch."""
+    taken = {size for entry in part.entries for size in entry.tensor.shape}
+    return taken | {size for example in part.inputs.values() for size in example.shape[1:]}
 
 
 def _whole_operators(precision: torch.dtype | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from braid.exporter import export_errors, source
 from braid.exporter.model import rows, run_context
 from braid.exporter.model.run_context import autocast
 from braid.exporter.model.signature import flatten_outputs, positional_names
+from braid.exporter.model.sizes import Sizes, Symbol, VariableDim, VariableSizes, sizes_suffix
 from braid.exporter.model.state import StateEntry, contiguous_copy, reparametrized, state_entries
 from braid.exporter.trace.joint_graph import Part
 
@@ -39,26 +41,64 @@ def make_parts(whole: Part, chains: list[list[str]], device: torch.device) -> li
 def _chain(whole: Part, chain: list[str], device: torch.device) -> list[Part]:
     label = " → ".join(chain)
     modules = [whole.module.get_submodule(path) for path in chain]
-    for batch in _BATCHES:
+    for batch, sizes in itertools.product(_BATCHES, whole.sizes):
         for training in (False, True):
-            _check_whole(whole, modules, batch, training, label, device)
-    given, parts = list(whole.inputs.values()), []
+            _check_whole(whole, modules, batch, sizes, training, label, device)
+    at = [(sizes, list(whole.at(sizes).values())) for sizes in [*whole.sizes, whole.traced_sizes]]
+    parts: list[Part] = []
     for path, module in zip(chain, modules):
+        given = at[0][1]
         names = positional_names(module, len(given), path)
         entries = _entries(whole, module, path)
         inside = set(module.modules())
         evaluated = tuple(each for each in whole.evaluated if each in inside)
-        part = Part(path, module, entries, dict(zip(names, given)), evaluated, bool(parts))
+        part = Part(
+            path,
+            module,
+            entries,
+            dict(zip(names, given)),
+            _variable_dims(whole, names, at),
+            whole.sizes,
+            whole.traced_sizes,
+            [(sizes, dict(zip(names, tensors))) for sizes, tensors in at],
+            evaluated,
+            bool(parts),
+        )
         parts.append(part)
         with torch.no_grad():
-            given = [contiguous_copy(each) for each in _run([module], whole, given, False, device)]
-        for tensor in given:
+            at = [
+                (sizes, [contiguous_copy(e) for e in _run([module], whole, each, False, device)])
+                for sizes, each in at
+            ]
+        for tensor in at[0][1]:
             if tensor.dim() == 0 or tensor.shape[0] != next(iter(whole.inputs.values())).shape[0]:
                 raise ExportError(
                     f"stage '{path}' returns a tensor of shape {list(tensor.shape)} "
                     f"(expected the batch as dim 0)"
                 )
     return parts
+
+
+def _variable_dims(
+    whole: Part, names: list[str], at: list[tuple[Sizes, list[torch.Tensor]]]
+) -> VariableSizes:
+    """Returns the dims of a stage's inputs that differ between sizes of the model.
+
+    Dims that are always equal share a symbol, named like that of the model if it has the same size.
+    at: the stage's inputs for sizes of the model.
+    """
+    known = {tuple(sizes[name] for sizes, _ in at): name for name in whole.variable.symbols}
+    symbols: dict[str, Symbol] = {}
+    dims: dict[str, dict[int, VariableDim]] = {}
+    for place, name in enumerate(names):
+        shapes = [tensors[place].shape for _, tensors in at]
+        for dim, seen in enumerate(zip(*shapes)):
+            if dim == 0 or len(set(seen)) == 1:
+                continue
+            symbol = known.setdefault(seen, f"size{len(known)}")
+            symbols[symbol] = whole.variable.symbols.get(symbol, Symbol(symbol))
+            dims.setdefault(name, {})[dim] = VariableDim(symbol)
+    return VariableSizes(symbols, dims)
 
 
 def infer_datatypes(
@@ -124,6 +164,7 @@ def _check_whole(
     whole: Part,
     modules: list[nn.Module],
     batch: int,
+    sizes: Sizes,
     training: bool,
     label: str,
     device: torch.device,
@@ -135,7 +176,7 @@ def _check_whole(
 
     try:
         with torch.no_grad():
-            given, expected = rows.run_varied(whole.inputs, batch, run)
+            given, expected = rows.run_varied(whole.at(sizes), batch, run)
             got = _run(modules, whole, list(given.values()), training, device)
     except ExportError:
         raise
@@ -154,7 +195,7 @@ def _check_whole(
         if one.shape != other.shape or not torch.allclose(one, other, equal_nan=True):
             raise StageMismatch(
                 f"stages: {label} does not match the whole model: output {place} differs in {mode} "
-                f"for a batch of {batch}"
+                f"for a batch of {batch}{sizes_suffix(sizes)}"
             )
 
 

@@ -128,7 +128,8 @@ std::optional<RowType> TensorRow(const arrow::Field& field) {
 }  // namespace
 
 Column ColumnOf(const arrow::Field& field) {
-  return {field.name(), field.type()->ToString(), TensorRow(field), HoldsBytes(*field.type())};
+  return {field.name(), field.type()->ToString(), TensorRow(field), HoldsBytes(*field.type()),
+          HoldsLists(*field.type())};
 }
 
 absl::StatusOr<std::shared_ptr<arrow::Field>> FieldOf(const std::string& name, const RowType& row) {

@@ -24,6 +24,8 @@ struct Column {
   std::optional<RowType> row;
   // Rows are bytes that a decoder can read, such as images and texts.
   bool bytes = false;
+  // Rows are lists of numbers of varying length, which a decoder can pad.
+  bool lists = false;
 };
 
 // Describes a field of an Arrow schema: numbers, booleans, fixed-size lists of them and Arrow's

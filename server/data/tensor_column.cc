@@ -42,6 +42,13 @@ absl::StatusOr<RowType> DecodedRowType(const Column& column, const TensorColumn&
     return absl::InvalidArgumentError(
         absl::StrCat("decodes ", tensor.columns.size(), " columns (expected one, with the bytes)"));
   }
+  if (tensor.decoder->takes_lists()) {
+    return column.lists ? absl::StatusOr<RowType>(*column.row)
+                        : absl::InvalidArgumentError(absl::StrCat(
+                              "column '", column.name, "' has type ", column.arrow_type,
+                              " (expected lists of integers or of floating-point numbers, which "
+                              "are padded)"));
+  }
   if (!column.bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("column '", column.name, "' has type ", column.arrow_type,

@@ -311,6 +311,13 @@ absl::Status Parse(const Json& json, const std::string& where,
   return absl::OkStatus();
 }
 
+absl::Status ParseJson(absl::string_view json, absl::string_view field, Json* document) {
+  *document = Json::parse(json, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  return document->is_discarded()
+             ? InvalidField(field, absl::StrCat("'", Excerpt(json), "' (expected JSON)"))
+             : absl::OkStatus();
+}
+
 absl::StatusOr<DecodeSpec> ReadSpec(const Json& json, absl::string_view field) {
   const std::string where(field);
   if (json.is_object() && json.contains("image")) {
@@ -371,12 +378,26 @@ absl::Status CheckText(const TextSpec& spec, absl::string_view field) {
 }  // namespace
 
 absl::StatusOr<DecodeSpec> ParseDecodeSpec(absl::string_view json, absl::string_view field) {
-  const Json document = Json::parse(json, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded()) {
-    return InvalidField(field, absl::StrCat("'", Excerpt(json), "' (expected JSON)"));
-  }
+  Json document;
+  BRAID_RETURN_IF_ERROR(ParseJson(json, field, &document));
   BRAID_ASSIGN_OR_RETURN(DecodeSpec spec, ReadSpec(document, field));
   BRAID_RETURN_IF_ERROR(CheckDecodeSpec(spec, field));
+  return spec;
+}
+
+absl::StatusOr<PadSpec> ParsePadSpec(absl::string_view json, absl::string_view field) {
+  Json document;
+  BRAID_RETURN_IF_ERROR(ParseJson(json, field, &document));
+  PadSpec spec;
+  BRAID_RETURN_IF_ERROR(ObjectReader(document, std::string(field))
+                            .Optional("value", spec.value)
+                            .Optional("mask", spec.mask)
+                            .Optional("multiple", spec.multiple)
+                            .Finish());
+  if (spec.multiple < 1 || spec.multiple > kMaxPadMultiple) {
+    return InvalidField(absl::StrCat(field, ".multiple"),
+                        absl::StrCat(spec.multiple, " (expected 1 to ", kMaxPadMultiple, ")"));
+  }
   return spec;
 }
 

@@ -18,6 +18,7 @@ constexpr int64_t kMaxTransforms = 16;
 // Limit on the bytes of a row, and of all images together that its resizes and crops make.
 constexpr int64_t kMaxImageRowBytes = int64_t{256} << 20;
 constexpr int64_t kMaxTextTokens = int64_t{1} << 20;
+constexpr int64_t kMaxPadMultiple = int64_t{1} << 20;
 
 enum class Interpolation { kBilinear, kNearest, kBicubic };
 
@@ -101,6 +102,17 @@ struct TextSpec {
 
 using DecodeSpec = std::variant<ImageSpec, TextSpec>;
 
+// Rows of different lengths, such as lists of token IDs, are padded at their end.
+struct PadSpec {
+  // Element that fills shorter rows.
+  double value = 0;
+  // Lengths are rounded up to a multiple of it, from 1 to kMaxPadMultiple.
+  int64_t multiple = 1;
+  // Input of the model that gets 1 for elements and 0 for padding. Empty: none.
+  std::string mask = {};
+  friend bool operator==(const PadSpec&, const PadSpec&) = default;
+};
+
 // Reads the JSON form, with the fields above by name. Examples:
 //   {"image": {"transforms": [{"resize": 256}, {"center_crop": {"size": [224, 224]}}, "to_float"]}}
 //   {"tokenizer": "tokenizer.json", "max_length": 128}
@@ -108,6 +120,10 @@ using DecodeSpec = std::variant<ImageSpec, TextSpec>;
 // only, {"resize": 256}, or without any, "to_float". Fields that are null have their defaults.
 // INVALID_ARGUMENT names the field, starting with `field`, and the value.
 absl::StatusOr<DecodeSpec> ParseDecodeSpec(absl::string_view json, absl::string_view field);
+
+// Reads the JSON form, with the fields above by name: {"value": 0, "mask": "mask", "multiple": 16}.
+// INVALID_ARGUMENT names the field, starting with `field`, and the value.
+absl::StatusOr<PadSpec> ParsePadSpec(absl::string_view json, absl::string_view field);
 
 // Checks the values, as ParseDecodeSpec() does. INVALID_ARGUMENT names the field.
 absl::Status CheckDecodeSpec(const DecodeSpec& spec, absl::string_view field);

@@ -51,6 +51,8 @@ class Decoder {
   virtual ~Decoder() = default;
 
   virtual const std::vector<Output>& outputs() const = 0;
+  // True if rows have the elements of lists of numbers. False: they are encoded, such as images.
+  virtual bool takes_lists() const { return false; }
 
   // Decodes rows to one tensor per output, named by Output::input, with dim 0 = rows.
   // INVALID_ARGUMENT names the row that is damaged, too large, or does not fit. If

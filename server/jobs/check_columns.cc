@@ -42,12 +42,16 @@ absl::Status CheckInput(const TensorColumn& tensor, const RowType& row, const Te
                                      "job cannot set it)"));
   }
   if (row.type != spec.type) {
-    const bool decoded = tensor.decoder != nullptr;
-    return InvalidField(
-        absl::StrCat(field, decoded ? ".decode" : ".datatype"),
-        absl::StrCat(Columns(tensor), " is ", DataTypeName(row.type), " (expected ",
-                     DataTypeName(spec.type), " for input '", spec.name, "'; ",
-                     decoded ? "add to_float to the transforms)" : "set the datatype to convert)"));
+    const bool padded = tensor.decoder != nullptr && tensor.decoder->takes_lists();
+    const bool decoded = tensor.decoder != nullptr && !padded;
+    return InvalidField(absl::StrCat(field, decoded  ? ".decode"
+                                            : padded ? ".columns"
+                                                     : ".datatype"),
+                        absl::StrCat(Columns(tensor), " is ", DataTypeName(row.type), " (expected ",
+                                     DataTypeName(spec.type), " for input '", spec.name, "'; ",
+                                     decoded  ? "add to_float to the transforms)"
+                                     : padded ? "store the lists with this datatype)"
+                                              : "set the datatype to convert)"));
   }
   const std::vector<int64_t> dims = RowShape(config, spec);
   if (!Fits(row.shape, dims)) {

@@ -64,6 +64,9 @@ class DecoderMaker {
                    TensorColumn* tensor) {
     const Column* const column = FindColumn(*dataset_->source, *tensor);
     const bool wanted = decode.spec || decode.evaluation || decode.paths;
+    if (!wanted && column != nullptr && column->lists && input) {
+      return AddPadding(field, tensor);
+    }
     if (!wanted && (column == nullptr || !column->bytes)) {
       return absl::OkStatus();
     }
@@ -87,6 +90,27 @@ class DecoderMaker {
   }
 
  private:
+  // Adds the padding of a column of lists, if the model's configuration has one for its input.
+  absl::Status AddPadding(const std::string& field, TensorColumn* tensor) {
+    if (options_.model == nullptr) {
+      return absl::OkStatus();
+    }
+    BRAID_ASSIGN_OR_RETURN(const ModelConfig config, options_.model());
+    const auto spec = std::ranges::find(config.inputs, tensor->name, &TensorSpec::name);
+    if (spec == config.inputs.end() || !spec->pad) {
+      return absl::OkStatus();
+    }
+    if (tensor->type.has_value() || tensor->scale != 1) {
+      return InvalidField(absl::StrCat(field, ".datatype"),
+                          absl::StrCat("given for '", Excerpt(tensor->name),
+                                       "', which is padded (expected none: store the lists with "
+                                       "the input's datatype)"));
+    }
+    absl::StrAppend(&dataset_->decoding, tensor->name, "\n", spec->pad_json, "\n");
+    tensor->decoder = spec->padding;
+    return absl::OkStatus();
+  }
+
   using MadeDecoder = absl::StatusOr<std::shared_ptr<const Decoder>>;
 
   // Makes a decoder. A tokenizer in the dataset's folder may be a link, which must stay in the

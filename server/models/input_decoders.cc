@@ -1,6 +1,8 @@
 #include "server/models/input_decoders.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/decode/decoder.h"
+#include "server/decode/pad_decoder.h"
 
 namespace braid {
 namespace {
@@ -42,9 +45,58 @@ absl::Status CheckOutput(const Decoder::Output& output, const TensorSpec& input,
   return absl::OkStatus();
 }
 
+// Checks that lengths within the bounds of the input stay there when they are rounded up.
+absl::Status CheckMultiple(const TensorSpec& input, const std::string& field) {
+  const int64_t multiple = input.pad->multiple;
+  for (const VariableDim& dim : input.variable_dims) {
+    const bool limited = dim.max <= std::numeric_limits<int64_t>::max() / dim.factor;
+    if (multiple % dim.factor != 0 || (limited && dim.max * dim.factor % multiple != 0)) {
+      return InvalidField(
+          absl::StrCat(field, ".multiple"),
+          absl::StrCat(multiple, " (expected a multiple of ", dim.factor,
+                       limited ? absl::StrCat(" that divides ", dim.max * dim.factor) : "",
+                       ", because model.pt2 was exported for these sizes)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MakePadding(ModelConfig* config, TensorSpec* input) {
+  const std::string field = absl::StrCat("parameters[\"pad.", Excerpt(input->name), "\"]");
+  const std::string& name = input->pad->mask;
+  const auto mask = std::find_if(config->inputs.begin(), config->inputs.end(),
+                                 [&](const TensorSpec& other) { return other.name == name; });
+  if (!name.empty() && (mask == config->inputs.end() || &*mask == input || mask->pad)) {
+    return InvalidField(absl::StrCat(field, ".mask"),
+                        absl::StrCat("'", Excerpt(name), "' (expected another input of the model ",
+                                     "that has no pad parameter)"));
+  }
+  if (input->decode) {
+    return InvalidField(field, "given with a decode parameter (expected one of them)");
+  }
+  BRAID_RETURN_IF_ERROR(CheckMultiple(*input, field));
+  const DataType mask_type = name.empty() ? DataType::kInt64 : mask->type;
+  BRAID_ASSIGN_OR_RETURN(input->padding,
+                         MakePadDecoder(*input->pad, {input->type, input->dims}, mask_type, field));
+  BRAID_RETURN_IF_ERROR(CheckOutput(input->padding->outputs().front(), *input, *config, field));
+  if (!name.empty()) {
+    BRAID_RETURN_IF_ERROR(CheckOutput(input->padding->outputs().back(), *mask, *config, field));
+    // Pads a mask that a client sends.
+    BRAID_ASSIGN_OR_RETURN(
+        mask->padding, MakePadDecoder({.multiple = input->pad->multiple}, {mask->type, mask->dims},
+                                      DataType::kInt64, field));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status MakeDecoders(const std::vector<std::string>& directories, ModelConfig* config) {
+  for (TensorSpec& input : config->inputs) {
+    if (input.pad) {
+      BRAID_RETURN_IF_ERROR(MakePadding(config, &input));
+    }
+  }
   std::set<absl::string_view> filled;
   for (TensorSpec& input : config->inputs) {
     if (!input.decode) {

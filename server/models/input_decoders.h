@@ -1,4 +1,4 @@
-// Decoders of a model's inputs, which take encoded rows such as JPEG files.
+// Decoders of a model's inputs, which take encoded rows such as JPEG files, or pad rows.
 #pragma once
 
 #include <string>
@@ -9,10 +9,11 @@
 
 namespace braid {
 
-// Sets TensorSpec::decoder of each input of `config` with TensorSpec::decode. directories: where
+// Sets TensorSpec::decoder of each input of `config` with TensorSpec::decode, and
+// TensorSpec::padding of each input with TensorSpec::pad and of its mask. directories: where
 // tokenizers are, see MakeDecoder(). INVALID_ARGUMENT, naming the parameter of config.pbtxt, if the
-// decoded rows do not fit the input, the input has no batch dimension, or two decoders fill one
-// input; NOT_FOUND for a missing file.
+// decoded rows do not fit the input, the input has no batch dimension, two decoders fill one input,
+// or a padded length would exceed the input's bounds; NOT_FOUND for a missing file.
 absl::Status MakeDecoders(const std::vector<std::string>& directories, ModelConfig* config);
 
 }  // namespace braid

@@ -74,6 +74,12 @@ struct TensorSpec {
   std::string decode_json = {};
   // Decoder for `decode`, made when a version is loaded. Null without `decode`.
   std::shared_ptr<const Decoder> decoder = nullptr;
+  // How rows of different lengths are padded, and the JSON text that configures it. nullopt: they
+  // are not.
+  std::optional<PadSpec> pad = std::nullopt;
+  std::string pad_json = {};
+  // Decoder for `pad`, made when a version is loaded, also for the mask of another input's `pad`.
+  std::shared_ptr<const Decoder> padding = nullptr;
 };
 
 // Limits of a request queue, or of one priority level in it.

@@ -1,10 +1,13 @@
 #include "server/data/encoded/bytes_column.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
 #include "arrow/array.h"
 #include "arrow/type.h"
+#include "arrow/type_traits.h"
 
 namespace braid {
 namespace {
@@ -15,6 +18,33 @@ template <typename ArrayType>
 absl::string_view View(const arrow::Array& array, int64_t row) {
   const std::string_view view = static_cast<const ArrayType&>(array).GetView(row);
   return {view.data(), view.size()};
+}
+
+// Returns the elements of a list.
+template <typename ListArray>
+std::optional<absl::string_view> ViewList(const ListArray& lists, int64_t row) {
+  int64_t begin = lists.value_offset(row);
+  int64_t count = lists.value_length(row);
+  const arrow::Array* values = lists.values().get();
+  while (true) {
+    if (values->null_count() > 0 && values->Slice(begin, count)->null_count() > 0) {
+      return std::nullopt;
+    }
+    if (values->type_id() != arrow::Type::FIXED_SIZE_LIST) {
+      break;
+    }
+    const auto& fixed = static_cast<const arrow::FixedSizeListArray&>(*values);
+    begin = fixed.value_offset(begin);
+    count *= fixed.value_length();
+    values = fixed.values().get();
+  }
+  if (count == 0) {
+    return absl::string_view();
+  }
+  const int64_t width = values->type()->byte_width();
+  const uint8_t* const data = values->data()->buffers[1]->data();
+  return absl::string_view(reinterpret_cast<const char*>(data + (values->offset() + begin) * width),
+                           static_cast<size_t>(count * width));
 }
 
 }  // namespace
@@ -38,6 +68,17 @@ bool HoldsBytes(const arrow::DataType& type) {
   }
 }
 
+bool HoldsLists(const arrow::DataType& type) {
+  if (type.id() != arrow::Type::LIST && type.id() != arrow::Type::LARGE_LIST) {
+    return false;
+  }
+  const arrow::DataType* element = type.field(0)->type().get();
+  while (element->id() == arrow::Type::FIXED_SIZE_LIST) {
+    element = element->field(0)->type().get();
+  }
+  return arrow::is_integer(element->id()) || arrow::is_floating(element->id());
+}
+
 std::optional<absl::string_view> BytesOfRow(const arrow::Array& array, int64_t row) {
   if (array.IsNull(row)) {
     return std::nullopt;
@@ -49,6 +90,10 @@ std::optional<absl::string_view> BytesOfRow(const arrow::Array& array, int64_t r
       return View<arrow::StringArray>(array, row);
     case arrow::Type::LARGE_STRING:
       return View<arrow::LargeStringArray>(array, row);
+    case arrow::Type::LIST:
+      return ViewList(static_cast<const arrow::ListArray&>(array), row);
+    case arrow::Type::LARGE_LIST:
+      return ViewList(static_cast<const arrow::LargeListArray&>(array), row);
     case arrow::Type::DICTIONARY: {
       const auto& encoded = static_cast<const arrow::DictionaryArray&>(array);
       return BytesOfRow(*encoded.dictionary(), encoded.GetValueIndex(row));

@@ -1,4 +1,4 @@
-// Columns whose rows are bytes, such as images and texts.
+// Columns whose rows are bytes, such as images and texts, or lists of numbers.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,12 @@ namespace braid {
 // "bytes", as Hugging Face's datasets write images.
 bool HoldsBytes(const arrow::DataType& type);
 
-// Returns the bytes of a row, which the array owns; nullopt for a null. Requires an array whose
-// type HoldsBytes() accepts.
+// True for lists of varying length whose elements are numbers, but not booleans, or fixed-size
+// lists of them.
+bool HoldsLists(const arrow::DataType& type);
+
+// Returns the bytes of a row, which the array owns; nullopt for a null, and for a list with a null.
+// Requires an array whose type HoldsBytes() or HoldsLists() accepts.
 std::optional<absl::string_view> BytesOfRow(const arrow::Array& array, int64_t row);
 
 }  // namespace braid

@@ -459,6 +459,7 @@ absl::Status ReadInstanceGroups(const inference::ModelConfig& text, ModelConfig*
 // Section: parameters, Braid's own and those of Triton's PyTorch backend
 
 constexpr absl::string_view kDecode = "decode.";
+constexpr absl::string_view kPad = "pad.";
 constexpr absl::string_view kRange = "range.";
 constexpr absl::string_view kScalar = "scalar.";
 // Reported for published versions, and ignored here: clients may send a reported configuration
@@ -632,6 +633,25 @@ absl::Status ReadDecode(const std::string& key, const std::string& value, ModelC
                          : CheckMask(*text, *input, Field(key) + ".mask", config);
 }
 
+// Loading a version checks the mask, and that the input has a batch dimension.
+absl::Status ReadPad(const std::string& key, const std::string& value, ModelConfig* config) {
+  const absl::string_view name = absl::StripPrefix(key, kPad);
+  TensorSpec* const input = FindInput(name, config);
+  if (input == nullptr) {
+    return InvalidField(Field(key), absl::StrCat("unknown input '", Excerpt(name),
+                                                 "' (expected pad. and the name of an input)"));
+  }
+  if (input->dims.empty() || input->dims.front() != -1 ||
+      std::count(input->dims.begin(), input->dims.end(), -1) > 1) {
+    return InvalidField(
+        Field(key), absl::StrCat("input '", Excerpt(name), "' has dims ", ShapeString(input->dims),
+                                 " (expected -1 as the first, and no other -1)"));
+  }
+  BRAID_ASSIGN_OR_RETURN(input->pad, ParsePadSpec(value, Field(key)));
+  input->pad_json = value;
+  return absl::OkStatus();
+}
+
 // Returns the parameters of Triton's backend that Braid accepts, with the values that match its
 // behaviour.
 const std::map<absl::string_view, std::vector<absl::string_view>>& SupportedTritonParameters() {
@@ -684,6 +704,8 @@ absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* con
       BRAID_RETURN_IF_ERROR(ReadChunkRows(value, config));
     } else if (absl::StartsWith(key, kDecode)) {
       BRAID_RETURN_IF_ERROR(ReadDecode(key, value, config));
+    } else if (absl::StartsWith(key, kPad)) {
+      BRAID_RETURN_IF_ERROR(ReadPad(key, value, config));
     } else if (absl::StartsWith(key, kRange)) {
       BRAID_RETURN_IF_ERROR(ReadRange(key, value, config));
     } else if (absl::StartsWith(key, kScalar)) {

@@ -84,6 +84,9 @@ absl::StatusOr<ModelConfig> ApplyCurrentConfig(const ModelConfig& config,
     input.decode = same->decode;
     input.decode_json = same->decode_json;
     input.decoder = same->decoder;
+    input.pad = same->pad;
+    input.pad_json = same->pad_json;
+    input.padding = same->padding;
   }
   return result;
 }

@@ -94,9 +94,58 @@ absl::Status WriteReply(const Submission& submission, const InferenceResult& res
   return CheckReplySize(call.response);
 }
 
+// Adds masks, except those that the client has sent.
+void AddMasks(std::vector<HostTensor> masks, std::vector<HostTensor>* tensors) {
+  for (HostTensor& mask : masks) {
+    if (std::none_of(tensors->begin(), tensors->end(),
+                     [&](const HostTensor& sent) { return sent.name == mask.name; })) {
+      tensors->push_back(std::move(mask));
+    }
+  }
+}
+
+// True if a tensor is one that CheckInputs() may accept once it is padded.
+bool IsPadded(const TensorSpec& spec, const HostTensor& tensor) {
+  return tensor.name == spec.name && spec.padding != nullptr && tensor.type == spec.type &&
+         tensor.shape.size() == spec.dims.size() + 1 && tensor.bytes > 0 &&
+         std::equal(tensor.shape.begin() + 2, tensor.shape.end(), spec.dims.begin() + 1);
+}
+
+// Pads inputs as the model's configuration says, and adds their masks. Counts the bytes in
+// `ticket`.
+absl::Status PadInputs(const ModelConfig& config, Ticket* ticket,
+                       std::vector<HostTensor>* tensors) {
+  std::vector<HostTensor> masks;
+  for (HostTensor& tensor : *tensors) {
+    const auto spec =
+        std::find_if(config.inputs.begin(), config.inputs.end(),
+                     [&](const TensorSpec& candidate) { return IsPadded(candidate, tensor); });
+    if (spec == config.inputs.end()) {
+      continue;
+    }
+    std::vector<EncodedRow> rows;
+    const size_t row_bytes = tensor.bytes / static_cast<size_t>(tensor.rows());
+    for (int64_t row = 0; row < tensor.rows(); ++row) {
+      const auto* const data = static_cast<const char*>(tensor.data);
+      rows.push_back({{data + static_cast<size_t>(row) * row_bytes, row_bytes}, row});
+    }
+    BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> padded, spec->padding->Decode(rows, {}));
+    for (const HostTensor& made : padded) {
+      BRAID_RETURN_IF_ERROR(ticket->Add(made.bytes));
+    }
+    padded.front().name = tensor.name;
+    tensor = std::move(padded.front());
+    masks.insert(masks.end(), std::make_move_iterator(padded.begin() + 1),
+                 std::make_move_iterator(padded.end()));
+  }
+  AddMasks(std::move(masks), tensors);
+  return absl::OkStatus();
+}
+
 // Adds scalars to the tensors, and checks them and brings them into the model's order.
 absl::Status CompleteInputs(Submission* submission) {
   const ModelConfig& config = submission->queue->config();
+  BRAID_RETURN_IF_ERROR(PadInputs(config, submission->call.ticket, &submission->tensors));
   BRAID_RETURN_IF_ERROR(
       AddScalars(config, submission->call.request->parameters(), &submission->tensors));
   BRAID_ASSIGN_OR_RETURN(submission->tensors,
@@ -156,12 +205,7 @@ absl::Status AddDecoded(DecodedInputs decoded, Submission* submission) {
     tensors.insert(tensors.begin() + submission->encoded_positions[i],
                    std::move(decoded.tensors[i]));
   }
-  for (HostTensor& mask : decoded.masks) {
-    if (std::none_of(tensors.begin(), tensors.end(),
-                     [&](const HostTensor& sent) { return sent.name == mask.name; })) {
-      tensors.push_back(std::move(mask));
-    }
-  }
+  AddMasks(std::move(decoded.masks), &tensors);
   submission->schedule.decoding = decoded.duration;
   return CompleteInputs(submission);
 }

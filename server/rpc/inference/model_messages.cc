@@ -184,6 +184,9 @@ void FillParameters(const ModelConfig& config, inference::ModelConfig* message) 
     if (input.decode) {
       parameters[absl::StrCat("decode.", input.name)].set_string_value(input.decode_json);
     }
+    if (input.pad) {
+      parameters[absl::StrCat("pad.", input.name)].set_string_value(input.pad_json);
+    }
   }
   if (!broadcast.empty()) {
     parameters["broadcast"].set_string_value(absl::StrJoin(broadcast, ","));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "arrow/api.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,6 +14,7 @@
 #include "server/jobs/dataset.h"
 #include "server/jobs/dataset_batches.h"
 #include "server/jobs/dataset_input.h"
+#include "server/models/input_decoders.h"
 #include "server/storage/checksum.h"
 #include "tests/fakes/byte_decoder.h"
 #include "tests/fakes/host_tensors.h"
@@ -480,6 +482,101 @@ TEST_F(DatasetDecodeTest, FurtherTensorsOfADecoderFeedInputs) {
               RefusesField("inputs[0].decode", HasSubstr("INT64 [1] (expected INT64 [2]")));
   config_.inputs.back().dims = {1};
   EXPECT_THAT(check(), IsOk());
+}
+
+// Row r has the list of r % 5 elements r.
+class PaddedListsTest : public DatasetDecodeTest {
+ protected:
+  void SetUp() override {
+    DatasetDecodeTest::SetUp();
+    std::string lists;
+    std::string ids;
+    for (int64_t row = 0; row < kRows; ++row) {
+      const std::vector<int64_t> list(static_cast<size_t>(row % 5), row);
+      absl::StrAppend(&lists, row == 0 ? "[[" : ",[", absl::StrJoin(list, ","), "]");
+      absl::StrAppend(&ids, row == 0 ? "[" : ",", row);
+    }
+    WriteParquet(dir_.path() / "lists.parquet",
+                 *MakeBatch({{"tokens", arrow::list(arrow::int64()), lists + "]"},
+                             {"short", arrow::list(arrow::int32()), lists + "]"},
+                             {"id", arrow::int64(), ids + "]"}}));
+    config_.inputs = {{.name = "x", .type = DataType::kInt64, .dims = {-1}},
+                      {.name = "mask", .type = DataType::kInt64, .dims = {-1}}};
+    config_.inputs[0].pad = PadSpec{.value = -1, .mask = "mask"};
+    EXPECT_THAT(MakeDecoders({}, &config_), IsOk());
+  }
+
+  DatasetOptions MakeListOptions(const std::string& column) const {
+    DatasetOptions options = MakeOptions();
+    options.path = "lists.parquet";
+    options.inputs = {{"x", {column}}};
+    options.targets = {{"target", {"id"}}};
+    return options;
+  }
+
+  static void Check(const HostTensor& lists, const HostTensor& mask,
+                    const std::vector<int64_t>& ids) {
+    const auto width = static_cast<size_t>(lists.shape.at(1));
+    int64_t longest = 1;
+    std::vector<int64_t> elements;
+    std::vector<int64_t> marks;
+    for (const int64_t id : ids) {
+      longest = std::max(longest, id % 5);
+      for (size_t i = 0; i < width; ++i) {
+        marks.push_back(static_cast<int64_t>(i) < id % 5 ? 1 : 0);
+        elements.push_back(marks.back() == 1 ? id : -1);
+      }
+    }
+    EXPECT_EQ(lists.shape.at(1), longest);
+    EXPECT_EQ(ValuesOf<int64_t>(lists), elements);
+    EXPECT_EQ(ValuesOf<int64_t>(mask), marks);
+  }
+};
+
+TEST_F(PaddedListsTest, TrainingBatchesArePaddedAndHaveSimilarLengths) {
+  const auto cache = RowCache::Open(dir_.path() / "cache", 1'000'000).value();
+  DatasetBatches source({.data = MakeListOptions("tokens"), .batch_size = 6, .seed = 5},
+                        Directories(), cache.get());
+  std::string identity;
+  EXPECT_EQ(source.Rows(&context_, &identity).value(), kRows);
+  const auto stream = source.Open(0).value();
+  int64_t widths = 0;
+  for (int batch = 0; batch < 5; ++batch) {
+    const TrainingBatch rows = *stream->Next().value();
+    ASSERT_THAT(rows.inputs, SizeIs(2));
+    Check(rows.inputs[0], rows.inputs[1], ValuesOf<int64_t>(rows.targets.at(0)));
+    widths += rows.inputs[0].shape.at(1);
+  }
+  EXPECT_EQ(widths, 1 + 1 + 2 + 3 + 4);  // sorted by length
+}
+
+TEST_F(PaddedListsTest, InferenceRequestsArePadded) {
+  DatasetInput input({MakeListOptions("tokens"), {"id"}}, Directories());
+  std::string identity;
+  EXPECT_EQ(input.Rows(&context_, &identity).value(), kRows);
+  const auto stream = input.Open(0).value();
+  const InputRows rows = *stream->Next(10, 10).value();
+  ASSERT_THAT(rows.requests, SizeIs(1));
+  Check(rows.requests[0].inputs.at(0), rows.requests[0].inputs.at(1),
+        Int64s(*static_cast<const arrow::RecordBatch*>(rows.kept.get()), "id"));
+}
+
+TEST_F(PaddedListsTest, ColumnFitsTheInputAndItsMask) {
+  const auto check = [&](const std::string& column) {
+    const Dataset dataset = OpenDataset(MakeListOptions(column), Directories()).value();
+    return CheckInputColumns({{"inputs", dataset.input_columns, dataset.inputs}}, config_);
+  };
+  EXPECT_THAT(check("tokens"), IsOk());
+  EXPECT_THAT(check("short"),
+              RefusesField("inputs[0].columns",
+                           HasSubstr("is INT32 (expected INT64 for input 'x'; store the lists")));
+}
+
+TEST_F(PaddedListsTest, TakesNoDatatype) {
+  DatasetOptions options = MakeListOptions("short");
+  options.inputs[0].type = DataType::kInt64;
+  EXPECT_THAT(OpenDataset(options, Directories()).status(),
+              RefusesField("spec.infer.data.inputs[0].datatype", HasSubstr("which is padded")));
 }
 
 }  // namespace

@@ -77,5 +77,41 @@ TEST(MakeDecodersTest, NamesTheFieldOfAMissingTokenizer) {
                              HasSubstr("tokenizer.json"))));
 }
 
+// Model with the inputs ids [B, 1 to 64] and mask [B, any], and parameters["pad.ids"].
+ModelConfig Padded(const PadSpec& pad, DataType mask = DataType::kBool) {
+  ModelConfig config = MakeConfig(8, {{"ids", DataType::kInt64, {-1}}, {"mask", mask, {-1}}},
+                                  {{"y", DataType::kFp32, {5}}});
+  config.inputs[0].variable_dims = {{.dim = 0, .symbol = "length", .min = 1, .max = 64}};
+  config.inputs[0].pad = pad;
+  return config;
+}
+
+TEST(MakeDecodersTest, PadsAnInputAndItsMask) {
+  ModelConfig config = Padded({.multiple = 16, .mask = "mask"});
+  ASSERT_THAT(MakeDecoders({}, &config), IsOk());
+  EXPECT_THAT(config.inputs[0].padding, NotNull());
+  EXPECT_THAT(config.inputs[1].padding, NotNull());
+  EXPECT_EQ(config.inputs[0].decoder, nullptr);
+}
+
+TEST(MakeDecodersTest, RejectsPaddingBeyondTheBounds) {
+  ModelConfig config = Padded({.multiple = 48});
+  EXPECT_THAT(MakeDecoders({}, &config),
+              RefusesField("parameters[\"pad.ids\"].multiple",
+                           HasSubstr("48 (expected a multiple of 1 that divides 64")));
+}
+
+TEST(MakeDecodersTest, RejectsMasksThatCannotBePadded) {
+  for (const char* mask : {"ids", "none"}) {
+    ModelConfig config = Padded({.mask = mask});
+    EXPECT_THAT(MakeDecoders({}, &config),
+                RefusesField("parameters[\"pad.ids\"].mask", HasSubstr(mask)));
+  }
+  ModelConfig config = Padded({.mask = "mask"});
+  config.inputs[1].dims = {-1, 2};
+  EXPECT_THAT(MakeDecoders({}, &config),
+              RefusesField("parameters[\"pad.ids\"]", HasSubstr("BOOL [-1] for 'mask'")));
+}
+
 }  // namespace
 }  // namespace braid

@@ -1,6 +1,11 @@
 #include "server/data/encoded/bytes_column.h"
 
+#include <cstdint>
+#include <cstring>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "arrow/api.h"
 #include "gmock/gmock.h"
@@ -42,6 +47,45 @@ TEST(BytesColumn, ReadsImagesOfHuggingFaceDatasets) {
   EXPECT_EQ(BytesOfRow(*array, 1), std::nullopt);
   EXPECT_EQ(BytesOfRow(*array, 2), std::nullopt);
   EXPECT_EQ(BytesOfRow(*array->Slice(1), 0), std::nullopt);
+}
+
+// Returns the elements of a list of int32.
+std::optional<std::vector<int32_t>> ListOf(const arrow::Array& array, int64_t row) {
+  const std::optional<absl::string_view> bytes = BytesOfRow(array, row);
+  if (!bytes) {
+    return std::nullopt;
+  }
+  std::vector<int32_t> elements(bytes->size() / sizeof(int32_t));
+  std::memcpy(elements.data(), bytes->data(), bytes->size());
+  return elements;
+}
+
+TEST(BytesColumn, ReadsListsOfNumbers) {
+  for (const auto& type : {arrow::list(arrow::int32()), arrow::large_list(arrow::int32())}) {
+    ASSERT_TRUE(HoldsLists(*type)) << type->ToString();
+    const auto array = ArrayOf(type, "[[1, 2], null, [], [3], [4, null]]");
+    EXPECT_EQ(ListOf(*array, 0), (std::vector<int32_t>{1, 2}));
+    EXPECT_EQ(ListOf(*array, 1), std::nullopt);
+    EXPECT_EQ(ListOf(*array, 2), std::vector<int32_t>());
+    EXPECT_EQ(ListOf(*array, 4), std::nullopt);
+    EXPECT_EQ(ListOf(*array->Slice(3), 0), std::vector<int32_t>{3});
+  }
+}
+
+TEST(BytesColumn, ReadsListsOfVectors) {
+  const auto type = arrow::list(arrow::fixed_size_list(arrow::int32(), 2));
+  ASSERT_TRUE(HoldsLists(*type));
+  const auto array = ArrayOf(type, "[[[1, 2]], [[3, 4], [5, 6]], [[7, null]], [null]]");
+  EXPECT_EQ(ListOf(*array->Slice(1), 0), (std::vector<int32_t>{3, 4, 5, 6}));
+  EXPECT_EQ(ListOf(*array, 2), std::nullopt);
+  EXPECT_EQ(ListOf(*array, 3), std::nullopt);
+}
+
+TEST(BytesColumn, RejectsOtherLists) {
+  EXPECT_FALSE(HoldsLists(*arrow::list(arrow::boolean())));
+  EXPECT_FALSE(HoldsLists(*arrow::list(arrow::utf8())));
+  EXPECT_FALSE(HoldsLists(*arrow::list(arrow::list(arrow::int32()))));
+  EXPECT_FALSE(HoldsLists(*arrow::fixed_size_list(arrow::int32(), 2)));
 }
 
 TEST(BytesColumn, RejectsOtherTypes) {

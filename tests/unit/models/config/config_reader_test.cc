@@ -249,6 +249,34 @@ TEST(ParseConfigTest, RejectsInvalidDecoders) {
               StatusIs(kInvalid, HasSubstr("input 'x' is FP32 (expected INT64)")));
 }
 
+// Parses a configuration with inputs of several dims, and pad.<input>.
+absl::StatusOr<ModelConfig> ParsePad(const std::string& input, const std::string& json) {
+  return ParseWith(
+      absl::StrCat("max_batch_size: 8 input { name: \"ids\" data_type: TYPE_INT64 dims: -1 } ",
+                   "input { name: \"image\" data_type: TYPE_FP32 dims: [ -1, -1 ] } ",
+                   "parameters { key: \"pad.", input, "\" value { string_value: '", json, "' } }"));
+}
+
+TEST(ParseConfigTest, ReadsPadding) {
+  const std::string json = R"({"value": 3, "mask": "mask", "multiple": 16})";
+  BRAID_ASSERT_OK_AND_ASSIGN(const ModelConfig config, ParsePad("ids", json));
+  EXPECT_EQ(config.inputs[0].pad, (PadSpec{.value = 3, .multiple = 16, .mask = "mask"}));
+  EXPECT_EQ(config.inputs[0].pad_json, json);
+  EXPECT_FALSE(config.inputs[1].pad);
+}
+
+TEST(ParseConfigTest, RejectsInvalidPadding) {
+  EXPECT_THAT(ParsePad("y", "{}"), StatusIs(kInvalid, HasSubstr("unknown input 'y'")));
+  EXPECT_THAT(ParsePad("ids", "{"), StatusIs(kInvalid, HasSubstr("parameters[\"pad.ids\"]")));
+  EXPECT_THAT(ParsePad("ids", R"({"side": "left"})"), StatusIs(kInvalid, HasSubstr("'side'")));
+  for (const char* multiple : {"0", "1048577"}) {
+    EXPECT_THAT(ParsePad("ids", absl::StrCat(R"({"multiple": )", multiple, "}")),
+                StatusIs(kInvalid, HasSubstr("parameters[\"pad.ids\"].multiple")));
+  }
+  EXPECT_THAT(ParsePad("image", "{}"),
+              StatusIs(kInvalid, HasSubstr("input 'image' has dims [-1, -1] (expected -1 as the")));
+}
+
 TEST(ParseConfigTest, RejectsUnsupportedSettingsByName) {
   for (const auto& [text, name] : {
            std::pair{"instance_group { rate_limiter { priority: 1 } }",

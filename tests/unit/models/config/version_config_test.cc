@@ -63,6 +63,7 @@ TEST(VersionConfigTest, AppliesCurrentDecoders) {
   current.inputs[0].decode = TextSpec();
   current.inputs[0].decode_json = "{}";
   current.inputs[0].decoder = std::make_shared<FakeDecoder>(kUnknownDim);
+  current.inputs[0].pad = PadSpec{.multiple = 8};
   ModelConfig before = Words(10);
   before.inputs[1].decode = ImageSpec();
   const auto config = ApplyCurrentConfig(before, current);
@@ -71,6 +72,7 @@ TEST(VersionConfigTest, AppliesCurrentDecoders) {
   EXPECT_EQ(config->inputs[0].decode_json, "{}");
   EXPECT_EQ(config->inputs[0].decoder, current.inputs[0].decoder);
   EXPECT_FALSE(config->inputs[1].decode);
+  EXPECT_EQ(config->inputs[0].pad, current.inputs[0].pad);
 }
 
 TEST(VersionConfigTest, RejectsOtherTensors) {

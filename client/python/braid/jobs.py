@@ -375,7 +375,9 @@ class Jobs:
 class Job:
     """Handle on a job of the server. Thread-safe.
 
-    The job continues without the handle, also after the client has ended.
+    The job continues without the handle, also after the client has ended. Methods that end in
+    `_async` do not block the event loop: they call the server on a thread of its default executor.
+    Cancelling their task does not withdraw the request.
     """
 
     def __init__(self, channel: Channel, id: str) -> None:
@@ -395,6 +397,10 @@ class Job:
         """Returns the current state of the job."""
         method = JOBS["GetJob"]
         return _info(self._channel.call(method, method.request(id=self._id), timeout).job)
+
+    async def info_async(self, *, timeout: float | None = None) -> JobInfo:
+        """Returns the state like `info`, without blocking the event loop."""
+        return await asyncio.to_thread(self.info, timeout=timeout)
 
     def wait(self, *, timeout: float | None = None, progress: bool | None = None) -> JobInfo:
         """Waits until the job has succeeded, also across restarts of the server. Returns its state.
@@ -428,7 +434,7 @@ class Job:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             try:
-                info = await asyncio.to_thread(self.info)
+                info = await self.info_async()
             except errors.Unavailable as failure:
                 self._channel.outage.on_wait(failure)
             else:
@@ -523,6 +529,10 @@ class Job:
         method = JOBS["PauseJob"]
         return _info(self._channel.call(method, method.request(id=self._id), timeout).job)
 
+    async def pause_async(self, *, timeout: float | None = None) -> JobInfo:
+        """Pauses the job like `pause`, without blocking the event loop."""
+        return await asyncio.to_thread(self.pause, timeout=timeout)
+
     def resume(self, *, timeout: float | None = None) -> JobInfo:
         """Returns a paused job to the queue. It continues where it has stopped.
 
@@ -531,10 +541,18 @@ class Job:
         method = JOBS["ResumeJob"]
         return _info(self._channel.call(method, method.request(id=self._id), timeout).job)
 
+    async def resume_async(self, *, timeout: float | None = None) -> JobInfo:
+        """Returns the job to the queue like `resume`, without blocking the event loop."""
+        return await asyncio.to_thread(self.resume, timeout=timeout)
+
     def cancel(self, *, timeout: float | None = None) -> JobInfo:
         """Ends the job; a running one after its current step. No-op if it has ended."""
         method = JOBS["CancelJob"]
         return _info(self._channel.call(method, method.request(id=self._id), timeout).job)
+
+    async def cancel_async(self, *, timeout: float | None = None) -> JobInfo:
+        """Ends the job like `cancel`, without blocking the event loop."""
+        return await asyncio.to_thread(self.cancel, timeout=timeout)
 
     def delete(self, *, timeout: float | None = None) -> None:
         """Deletes the record, metrics, logs and checkpoints of the job, which must have ended.

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 
 import grpc
 import pytest
@@ -200,6 +201,34 @@ def test_cancel(client, server):
     assert job.cancel().state == "CANCELLED"
     with pytest.raises(braid.JobError, match="CANCELLED: cancelled by a user"):
         job.wait()
+
+
+def test_async_calls_let_the_event_loop_run(client, server):
+    server.jobs.runs = False
+    job = client.jobs.submit(TRAIN, id="a")
+    blocked = threading.Event()
+    pause = server.jobs.PauseJob
+
+    def wait_and_pause(request, context):
+        assert blocked.wait(10)
+        return pause(request, context)
+
+    server.jobs.PauseJob = wait_and_pause
+
+    async def change():
+        paused = asyncio.ensure_future(job.pause_async())
+        await asyncio.sleep(0)
+        assert not paused.done()
+        blocked.set()
+        assert (await paused).state == "PAUSED"
+        assert (await job.info_async()).state == "PAUSED"
+        assert (await job.resume_async()).state == "QUEUED"
+        assert (await job.cancel_async()).state == "CANCELLED"
+        for call in (job.pause_async, job.resume_async):
+            with pytest.raises(braid.FailedPrecondition, match="has ended"):
+                await call()
+
+    asyncio.run(change())
 
 
 def test_delete(client, server, job):

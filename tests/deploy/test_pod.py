@@ -117,15 +117,41 @@ def test_data_of_jobs_from_a_claim() -> None:
     manifests = render_minimal(
         {
             "training": {"enabled": True},
-            "jobs": {"dataClaim": "tables", "dataSubPath": "a/b", "maxRunning": 2},
+            "jobs": {
+                "dataClaim": "tables",
+                "dataSubPath": "a/b",
+                "maxRunning": 2,
+                "maxRunningPerIdentity": 1,
+            },
         }
     )
     claim = volume(manifests.pod(), "datasets")["persistentVolumeClaim"]
     assert claim == {"claimName": "tables", "readOnly": True}
     datasets = mount(manifests.server(), "/datasets")
     assert (datasets["subPath"], datasets["readOnly"]) == ("a/b", True)
-    flags = {"--data_root=/datasets", "--max_running_jobs=2", "--job_retention_days=30"}
+    flags = {
+        "--data_root=/datasets",
+        "--max_running_jobs=2",
+        "--max_running_jobs_per_identity=1",
+        "--job_retention_days=30",
+    }
     assert flags < set(manifests.server()["args"])
+
+
+def test_limits_of_jobs_do_not_need_a_claim() -> None:
+    jobs = {"maxRunning": 2, "retentionDays": 7}
+    args = render_minimal({"training": {"enabled": True}, "jobs": jobs}).server()["args"]
+    assert {"--max_running_jobs=2", "--job_retention_days=7"} < set(args)
+    assert not [flag for flag in args if flag.startswith("--max_running_jobs_per_identity")]
+    inference = render_minimal({"jobs": jobs}).server()["args"]
+    assert not [flag for flag in inference if "job" in flag]
+
+
+def test_metrics_of_training_steps_are_written_to_the_volume() -> None:
+    server = render_minimal({"training": {"enabled": True, "tracking": True}}).server()
+    assert {"--data_dir=/data", "--tracking_dir=/data/tracking"} < set(server["args"])
+    off = render_minimal({"training": {"enabled": True}}).server()
+    assert not [flag for flag in off["args"] if flag.startswith("--tracking_dir")]
 
 
 def test_uploaded_datasets_have_a_volume_per_pod() -> None:

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from deploy.rendering import CHART, MATRIX, MINIMAL, ROOT, Refused, render, render_minimal
+from deploy.rendering import CHART, MATRIX, MINIMAL, ROOT, Refused, merge, render, render_minimal
 
 TEST = {
     "model": "a",
@@ -25,6 +25,11 @@ CONTRADICTIONS = [
     (
         {"models": {"claimName": "", "configMap": {"name": "small"}, "claimSubPath": "a"}},
         "models.claimSubPath: needs models.claimName, which is empty",
+    ),
+    ({"training": {"tracking": True}}, "training.tracking: needs training.enabled=true"),
+    (
+        {"jobs": {"maxRunningPerIdentity": 1}},
+        "jobs.maxRunningPerIdentity: needs training.enabled=true",
     ),
     ({"jobs": {"dataClaim": "tables"}}, "jobs.dataClaim: needs training.enabled=true"),
     ({"jobs": {"dataSubPath": "a"}}, "jobs.dataSubPath: needs jobs.dataClaim, which is empty"),
@@ -221,6 +226,9 @@ INVALID = [
     ({"fullnameOverride": "1abc"}, "/fullnameOverride"),
     ({"auth": {"tokensSecret": "Not_A_Name"}}, "/auth/tokensSecret"),
     ({"tls": {"terminatedInFront": "mesh"}}, "/tls/terminatedInFront"),
+    ({"training": {"tracking": "/tracking"}}, "/training/tracking"),
+    ({"jobs": {"maxRunning": 0}}, "/jobs/maxRunning"),
+    ({"jobs": {"maxRunningPerIdentity": -1}}, "/jobs/maxRunningPerIdentity"),
     ({"sharedMemory": {"sizeLimit": "1 GB"}}, "/sharedMemory/sizeLimit"),
     ({"drain": {"timeoutSeconds": 1.5}}, "/drain/timeoutSeconds"),
     ({"drain": {"delaySeconds": 100000}}, "/drain/delaySeconds"),
@@ -352,6 +360,10 @@ FLAGS = (ROOT / "server/flags.cc").read_text()
         ("max_client_request_bytes", "server.maxClientRequestBytes"),
         ("drain_delay", "drain.delaySeconds"),
         ("drain_timeout", "drain.timeoutSeconds"),
+        ("max_running_jobs", "jobs.maxRunning"),
+        ("max_running_jobs_per_identity", "jobs.maxRunningPerIdentity"),
+        ("job_retention_days", "jobs.retentionDays"),
+        ("dataset_quota", "jobs.uploads.quota"),
     ],
 )
 def test_ranges_match_the_server(flag: str, path: str) -> None:
@@ -387,10 +399,20 @@ def test_required_values_have_no_default() -> None:
 
 
 def test_flags_set_by_the_chart_are_rejected_in_extra_args() -> None:
-    for flags in {tuple(render(values).server()["args"]) for values in MATRIX}:
-        for flag in set(flags) - {"--tf32", "--training_share=0"}:
+    # --data_root may be repeated.
+    tried = {"--tf32", "--training_share=0", "--data_root=/datasets"}
+    for path in MATRIX:
+        values = yaml.safe_load(path.read_text())
+        for flag in set(render(values).server()["args"]) - tried:
             with pytest.raises(Refused, match="another value of the chart sets it"):
-                render_minimal({"server": {"extraArgs": [flag]}})
+                render(merge(values, {"server": {"extraArgs": [flag]}}))
+            tried.add(flag)
+
+
+def test_flags_that_the_chart_does_not_set_are_accepted_in_extra_args() -> None:
+    flags = ["--tracking_dir=/shared", "--dataset_root=/shared", "--max_queued_jobs=10"]
+    args = render_minimal({"training": {"enabled": True}, "server": {"extraArgs": flags}})
+    assert set(flags) < set(args.server()["args"])
 
 
 def undescribed(schema: dict, path: str = "") -> list[str]:

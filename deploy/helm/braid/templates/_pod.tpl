@@ -13,6 +13,9 @@
 {{- if .Values.training.enabled }}
 - --data_dir=/data
 {{- end }}
+{{- if .Values.training.tracking }}
+- --tracking_dir=/data/tracking
+{{- end }}
 {{- if .Values.jobs.dataClaim }}
 - --data_root=/datasets
 {{- end }}
@@ -20,8 +23,11 @@
 - --dataset_root=/uploads
 - --dataset_quota={{ int64 .Values.jobs.uploads.quota }}
 {{- end }}
-{{- if or .Values.jobs.dataClaim (include "braid.uploads" .) }}
+{{- if .Values.training.enabled }}
 - --max_running_jobs={{ int64 .Values.jobs.maxRunning }}
+{{- with .Values.jobs.maxRunningPerIdentity }}
+- --max_running_jobs_per_identity={{ int64 . }}
+{{- end }}
 - --job_retention_days={{ .Values.jobs.retentionDays }}
 {{- end }}
 - --listen=0.0.0.0

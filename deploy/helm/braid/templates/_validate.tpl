@@ -4,7 +4,7 @@
 {{- include "braid.validateModels" .Values.models }}
 {{- include "braid.validateAccess" .Values }}
 {{- include "braid.validateTest" .Values }}
-{{- include "braid.validateServer" .Values.server }}
+{{- include "braid.validateServer" . }}
 {{- include "braid.validateGpus" .Values }}
 {{- include "braid.validateReplicas" .Values }}
 {{- include "braid.validateJobs" .Values }}
@@ -45,6 +45,9 @@
 {{- end }}
 {{- if and .jobs.dataSubPath (not .jobs.dataClaim) }}
 {{- fail "jobs.dataSubPath: needs jobs.dataClaim, which is empty" }}
+{{- end }}
+{{- if and .jobs.maxRunningPerIdentity (not .training.enabled) }}
+{{- fail "jobs.maxRunningPerIdentity: needs training.enabled=true" }}
 {{- end }}
 {{- $uploads := or .jobs.uploads.size .jobs.uploads.existingClaim }}
 {{- if and $uploads (not .training.enabled) }}
@@ -102,13 +105,24 @@
 {{- end }}
 
 {{- define "braid.validateServer" -}}
+{{- with .Values.server }}
 {{- if and .loadModels (ne .modelControlMode "explicit") }}
 {{- fail "server.loadModels: needs server.modelControlMode=explicit; the other modes load all models" }}
 {{- end }}
 {{- $managed := list "--model_repository" "--devices" "--model_control_mode" "--repository_poll_seconds" "--load_model" "--data_dir" "--listen" "--grpc_port" "--metrics_port" "--health_port" "--drain_delay" "--drain_timeout" "--max_connection_age" "--max_client_requests" "--max_client_request_bytes" "--tls_cert" "--tls_key" "--tls_client_ca" "--tls_terminated_in_front" "--auth_tokens" "--auth_certificates" "--allow_unauthenticated" "--log_format" "--log_level" }}
+{{- if $.Values.training.enabled }}
+{{- $managed = concat $managed (list "--max_running_jobs" "--max_running_jobs_per_identity" "--job_retention_days") }}
+{{- end }}
+{{- if $.Values.training.tracking }}
+{{- $managed = append $managed "--tracking_dir" }}
+{{- end }}
+{{- if include "braid.uploads" $ }}
+{{- $managed = append (append $managed "--dataset_root") "--dataset_quota" }}
+{{- end }}
 {{- range .extraArgs }}
 {{- if has (splitList "=" . | first) $managed }}
 {{- fail (printf "server.extraArgs: %s is not allowed, because another value of the chart sets it" .) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -126,6 +140,9 @@
 {{- end }}
 
 {{- define "braid.validateReplicas" -}}
+{{- if and .training.tracking (not .training.enabled) }}
+{{- fail "training.tracking: needs training.enabled=true, whose volume keeps the files" }}
+{{- end }}
 {{- if and .training.data.existingClaim (not .training.enabled) }}
 {{- fail "training.data.existingClaim: needs training.enabled=true" }}
 {{- end }}

@@ -8,7 +8,7 @@ usage: scripts/preview_dashboards.py [--seconds N] [--output DIRECTORY | --docs]
   --docs              Writes the pictures of the documentation, in docs/images/dashboards
 
 Starts two servers on CPUs. The first one also has a fake NVML with two simulated GPUs. Puts them
-under load (inference, streams, calls that fail, training, publishing, a model that cannot be
+under load (inference, streams, calls that fail, training, publishing, jobs, a model that cannot be
 loaded), lets Prometheus scrape them, and draws each dashboard with Grafana's own components in
 headless Chromium. Exits with status 1 if a panel has no data or cannot be drawn.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import shutil
@@ -104,11 +105,36 @@ def failures_and_training(client: braid.Client, stub: protocol.Stub) -> list[Cal
     ]
 
 
+def pause_and_resume(job: braid.Job) -> None:
+    """Pauses a job that runs, for one scrape, and waits for its end."""
+    wait_until(lambda: job.info().attempts > 0, seconds=600)
+    job.pause()
+    time.sleep(SCRAPE_SECONDS)
+    job.resume()
+    job.wait()
+
+
+def jobs(client: braid.Client) -> list[Callable[[], None]]:
+    """Starts a job that runs all the time in one of two slots. Others take turns in the second."""
+    dashboard_load.submit_job(client, id="nightly", epochs=100_000, priority=1)
+    kinds = itertools.cycle((
+        lambda: dashboard_load.score(client).wait(),
+        lambda: dashboard_load.fail_job(client),
+        lambda: dashboard_load.submit_job(client, epochs=200).wait(),
+        lambda: pause_and_resume(dashboard_load.submit_job(client, epochs=200)),
+    ))  # fmt: skip
+    return [
+        paced(lambda: next(kinds)(), 5),
+        # Preempts one of those.
+        paced(lambda: dashboard_load.submit_job(client, epochs=100, priority=1).wait(), 40),
+    ]
+
+
 def run_load(directory: Path, seconds: int, draw: Callable[[str, float, float], None]) -> None:
     """Calls draw(address of Prometheus, start, end) after a load from `start` to `end`."""
     repository = make_repository(directory)
     gpus = dashboard_load.fake_driver(directory / "driver") | {"FAKE_NVML_SIMULATE": "1"}
-    flags = ("--cpu_threads=1", dashboard_load.write_data(directory / "data"))
+    flags = ("--cpu_threads=1", *dashboard_load.job_flags(directory / "data"))
     (directory / "prometheus").mkdir()
     with contextlib.ExitStack() as stack:
         servers = [
@@ -125,7 +151,7 @@ def run_load(directory: Path, seconds: int, draw: Callable[[str, float, float], 
             works += inference(client, stub)
             if server is servers[0]:
                 works += failures_and_training(client, stub)
-                dashboard_load.submit_job(client)
+                works += jobs(client)
         config = dashboard_load.configuration(*servers, seconds=SCRAPE_SECONDS)
         prometheus = stack.enter_context(Prometheus(config, directory / "prometheus"))
         with dashboard_load.Load(*works):

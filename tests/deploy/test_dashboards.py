@@ -39,10 +39,10 @@ def test_json_matches_the_modules(tmp_path: Path) -> None:
     assert made == {path.name: path.read_text() for path in FILES}
 
 
-def test_there_are_four_dashboards() -> None:
-    assert [path.stem for path in FILES] == ["fleet", "gpus", "inference", "training"]
+def test_there_are_five_dashboards() -> None:
+    assert [path.stem for path in FILES] == ["fleet", "gpus", "inference", "jobs", "training"]
     dashboards = [read(path) for path in FILES]
-    assert len({dashboard["uid"] for dashboard in dashboards}) == 4
+    assert len({dashboard["uid"] for dashboard in dashboards}) == 5
     for dashboard in dashboards:
         assert dashboard["tags"] == dashboard["links"][0]["tags"] == ["braid"]
 
@@ -113,7 +113,7 @@ def test_queries_are_valid_promql(path: Path, tmp_path: Path) -> None:
 def test_runbook_names_existing_panels() -> None:
     text = " ".join((ROOT / "docs/runbook.md").read_text().split())
     titles = {path.stem: {panel["title"] for panel in panels(read(path))} for path in FILES}
-    dashboard = r"(Fleet|GPUs|Inference|Training)\*"
+    dashboard = r"(Fleet|GPUs|Inference|Jobs|Training)\*"
     named = re.findall(rf"\*{dashboard}, \*(?!{dashboard})([^*]+)\*", text)
     assert named
     assert [(name, title) for name, _, title in named if title not in titles[name.lower()]] == []

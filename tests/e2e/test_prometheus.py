@@ -79,10 +79,8 @@ def named(queries: Iterable[Query]) -> pytest.MarkDecorator:
 @pytest.fixture(scope="module")
 def server(start_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
     environment = dashboard_load.fake_driver(tmp_path_factory.mktemp("driver"))
-    data = dashboard_load.write_data(tmp_path_factory.mktemp("data"))
-    return start_server(
-        "cpu*2", names=dashboard_load.MODELS, flags=(data,), environment=environment
-    )
+    flags = dashboard_load.job_flags(tmp_path_factory.mktemp("data"))
+    return start_server("cpu*2", names=dashboard_load.MODELS, flags=flags, environment=environment)
 
 
 @pytest.fixture(scope="module")

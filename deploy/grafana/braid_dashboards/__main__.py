@@ -8,9 +8,15 @@ from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from braid_dashboards import fleet, gpus, inference, training
+from braid_dashboards import fleet, gpus, inference, jobs, training
 
-DASHBOARDS = {"fleet": fleet, "gpus": gpus, "inference": inference, "training": training}
+DASHBOARDS = {
+    "fleet": fleet,
+    "gpus": gpus,
+    "inference": inference,
+    "jobs": jobs,
+    "training": training,
+}
 
 
 def main() -> None:

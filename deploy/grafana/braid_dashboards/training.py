@@ -1,4 +1,4 @@
-"""Dashboard of training: loss, speed and checkpoints of each trainer, and jobs."""
+"""Dashboard of training: loss, speed and checkpoints of each trainer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ def dashboard() -> Dashboard:
     return build(
         "braid-training",
         "Braid / Training",
-        "Each trainer: loss, speed, time per phase and checkpoints. Jobs: progress and speed.",
+        "Each trainer, of a client or a job: loss, speed, time per phase and checkpoints.",
         {
             "Now": now(),
             "Learning": learning(),
             "Speed": speed(),
             "Checkpoints": checkpoints(),
-            "Jobs": jobs(),
         },
         (choice("trainer", "Trainer", "braid_training_loss"),),
     )
@@ -141,28 +140,4 @@ def checkpoints() -> list:
                 Query(f"{latest(WRITTEN)} * 1000"),
                 Query(latest("braid_training_steps_total")),
                 Query(latest("braid_training_loss")), width=24, height=6),
-    ]  # fmt: skip
-
-
-def jobs() -> list:
-    def running(metric: str) -> str:
-        return q.highest(q.select(metric), "instance", "job_id", "kind", "model")
-
-    name = "{{kind}} {{model}} {{job_id}}"
-    waited = q.select("braid_job_data_wait_seconds_total")
-    return [
-        graph("Jobs by state", PLAIN, "Ended jobs count until their records are removed.",
-              Query(q.total(q.select("braid_jobs"), "state"), "{{state}}"), width=6,
-              calcs=("lastNotNull",)),
-        graph("Progress of running jobs", RATIO, "Share of the rows that are done.",
-              Query(running("braid_job_progress_ratio"), name), most=1, width=6,
-              calcs=("lastNotNull",)),
-        graph("Rows of running jobs", ROWS_PER_SECOND, "Speed over the last seconds.",
-              Query(running("braid_job_rows_per_second"), name), width=6,
-              calcs=("mean", "lastNotNull")),
-        graph("Waiting for data", RATIO,
-              "Share of the time in which a job's devices wait for its data. If it is large, the "
-              "disk or the decoding of files limits the job.",
-              Query(f"rate({waited}[$__rate_interval])", name), width=6,
-              calcs=("mean", "max")),
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import braid
 import grpc
@@ -80,36 +81,60 @@ def create_trainer(client: braid.Client) -> braid.Trainer:
     return client.create_trainer("chain", name="chain-sgd", clip_grad_norm=1.0, **options)
 
 
-def write_data(directory: Path) -> str:
-    """Writes the data of `submit_job` and returns the server's flag for it. Makes `directory`."""
+def job_flags(directory: Path) -> tuple[str, ...]:
+    """Writes the data of jobs and returns the server's flags for them. Makes `directory`."""
     directory.mkdir(exist_ok=True)
     x, target = next(iter(oracle.batches_of("chain", "cross_entropy", rows=960, steps=1)))
     np.savez(directory / "chain.npz", x=x, target=target)
-    return f"--data_root={directory}"
+    np.savez(directory / "wrong.npz", x=x, target=target + 1000)
+    return f"--data_root={directory}", "--max_running_jobs=2"
 
 
-def submit_job(client: braid.Client) -> None:
-    """Submits a training job that runs until the server ends."""
-    client.jobs.train(
+def submit_job(client: braid.Client, path: str = "chain.npz", **options: Any) -> braid.Job:
+    """Submits a training job; by default, one that runs until the server ends."""
+    return client.jobs.train(
         "chain",
-        data={"path": "chain.npz", "inputs": {"x": None}, "targets": {"target": None}},
+        data={"path": path, "inputs": {"x": None}, "targets": {"target": None}},
         loss="cross_entropy",
         optimizer={"name": "SGD", "lr": 0.001},
         batch_size=96,
-        epochs=1_000_000,
+        **{"epochs": 1_000_000, **options},
     )
+
+
+def score(client: braid.Client) -> braid.Job:
+    """Submits an inference job."""
+    return client.jobs.infer(
+        "chain",
+        data={"path": "chain.npz", "inputs": {"x": None}},
+        output={"path": "scores.parquet", "overwrite": True},
+    )
+
+
+def fail_job(client: braid.Client) -> None:
+    """Runs a job whose labels are out of range."""
+    with pytest.raises(braid.JobError, match="FAILED"):
+        submit_job(client, "wrong.npz").wait()
+
+
+def run_jobs(client: braid.Client) -> None:
+    """Runs a job of each kind that succeeds, and one that fails."""
+    submit_job(client, epochs=2).wait()
+    score(client).wait()
+    fail_job(client)
 
 
 def calls(
     client: braid.Client, stub: protocol.Stub, trainer: braid.Trainer
 ) -> tuple[Callable[[], None], ...]:
-    """Calls to repeat, each on a thread: inference, streams, calls that fail, training."""
+    """Calls to repeat, each on a thread: inference, streams, calls that fail, training, jobs."""
     return (
         lambda: infer(client),
         lambda: stream(stub, "mlp"),
         lambda: stream(stub, STREAMED),
         lambda: fail(client, stub),
         lambda: train_and_save(trainer),
+        lambda: run_jobs(client),
     )
 
 

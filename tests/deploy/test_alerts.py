@@ -67,6 +67,27 @@ def trainer(metric: str, values: str, labels: str = "") -> dict[str, str]:
     return {f'braid_{metric}{{{SERVER},trainer="t"{labels}}}': values}
 
 
+def job(metric: str, values: str) -> dict[str, str]:
+    return {f'braid_job_{metric}{{{SERVER},job_id="nightly",kind="train",model="m"}}': values}
+
+
+def job_states(queued: str, running: str) -> dict[str, str]:
+    return {
+        f'braid_jobs{{{SERVER},kind="{kind}",state="{state}"}}': values
+        for kind, state, values in (
+            ("train", "queued", queued),
+            ("train", "running", running),
+            ("infer", "queued", "0x200"),
+            ("infer", "running", "0x200"),
+        )
+    }
+
+
+def ended_jobs(failed: str, succeeded: str) -> dict[str, str]:
+    name = f'braid_job_duration_seconds_count{{{SERVER},kind="infer",state='
+    return {f'{name}"failed"}}': failed, f'{name}"succeeded"}}': succeeded}
+
+
 UP, READY = f"up{{{SERVER}}}", f"braid_model_ready{{{SERVER},model='m',version='1'}}"
 START = f"process_start_time_seconds{{{SERVER}}}"
 OPEN, MAY_OPEN = f"process_open_fds{{{SERVER}}}", f"process_max_fds{{{SERVER}}}"
@@ -85,6 +106,10 @@ WRITTEN = "checkpoint_last_written_timestamp_seconds"
 SENSOR = ',sensor="braid_gpu_power_watts"'
 OF_GPU = {"gpu": "0", "uuid": "GPU-a"}
 OF_TRAINER = {"trainer": "t"}
+PROGRESS = "last_progress_timestamp_seconds"
+OF_JOB = {"job_id": "nightly", "kind": "train", "model": "m"}
+FAILURES = f"braid_job_failures_total{{{SERVER},kind='train',code='NOT_FOUND'}}"
+OF_FAILURE = {"kind": "train", "code": "NOT_FOUND"}
 
 CASES = [
     Case("BraidServerDown", {**BUILD, UP: "1x4 0x200"}, LATER, {},
@@ -223,6 +248,30 @@ CASES = [
     Case("BraidReplicasUneven",
          {**trainer("replica_imbalance_ratio_sum", "0+1x200"),
           **trainer("replica_imbalance_ratio_count", "0+10x200")}, "40m"),
+    Case("BraidJobStuck", job(PROGRESS, "0+60x2 120x200"), LATER, OF_JOB,
+         "Job nightly of Braid server a:1 is stuck",
+         "The train job with model m runs, but has made no progress for 18m 0s."),
+    Case("BraidJobStuck", job(PROGRESS, "0+60x200"), LATER),
+    # It has ended.
+    Case("BraidJobStuck", job(PROGRESS, "0x10 stale"), LATER),
+    Case("BraidJobsWait", job_states("2x200", "0x200"), LATER, {},
+         "Jobs of Braid server a:1 do not start",
+         "Queued jobs: 2. None has run for ten minutes."),
+    Case("BraidJobsWait", job_states("2x200", "1x200"), LATER),
+    Case("BraidJobsWait", job_states("0x200", "0x200"), LATER),
+    # From one job to the next.
+    Case("BraidJobsWait", job_states("3x200", "1 0 1x15 0 1x200"), LATER),
+    Case("BraidJobFailed", {FAILURES: "0x10 1x200"}, LATER, OF_FAILURE,
+         "A job of Braid server a:1 has failed",
+         "At least one train job failed with NOT_FOUND in the last 15 minutes."),
+    Case("BraidJobFailed", {FAILURES: "3x200"}, LATER),
+    Case("BraidJobFailed", {FAILURES: "0x10 1x200"}, "40m"),
+    Case("BraidJobsFail", ended_jobs("0x70 3x200", "0x70 1x200"), LONG, {},
+         "Most jobs of Braid server a:1 fail", "75% of the jobs of the last hour failed."),
+    # Two of two.
+    Case("BraidJobsFail", ended_jobs("0x70 2x200", "0x200"), LONG),
+    # Three of eight.
+    Case("BraidJobsFail", ended_jobs("0x70 3x200", "0x70 5x200"), LONG),
 ]  # fmt: skip
 
 

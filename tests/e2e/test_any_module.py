@@ -1,5 +1,5 @@
 """Compares the server with exported modules, in merged and split batches of mixed requests.
-scripts/serve_any_module.py tests all modules."""
+scripts/long/serve_any_module.py tests all modules."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ output [
 """
 
 
-# Served under name and format. scripts/train_foreign_pairs.py serves vit_b_16;
+# Served under name and format. scripts/long/train_foreign_pairs.py serves vit_b_16;
 # test_foreign_pairs.py and test_models_nobody_wrote.py serve the other pairs.
 SERVED = {
     "torchscript": ("resnet18", "mobilenet_v3_small", "small_vit", "bert"),

@@ -1,6 +1,6 @@
 """Jobs that are paused, resumed, cancelled, preempted and killed at random moments.
 
-`scripts/disturb_jobs.py` does the same for longer.
+`scripts/long/disturb_jobs.py` does the same for longer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rolling update under load without failed requests. scripts/drain_test.py runs it for longer."""
+"""Rolling update under load without failed requests. scripts/long/drain_test.py runs it for longer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_rolling_update_behind_a_load_balancer_fails_no_request(
 
 @pytest.mark.parametrize(("rate", "code"), [(LEAST_RATE, 0), (1_000_000, 1)])
 def test_script_requires_its_rate(rate: int, code: int) -> None:
-    command = [sys.executable, ROOT / "scripts/drain_test.py", "--times=1", f"--rate={rate}"]
+    command = [sys.executable, ROOT / "scripts/long/drain_test.py", "--times=1", f"--rate={rate}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
     assert ", 0 failures\n" in done.stdout

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "client/python")]
 # gRPC logs a line about fork for every process that is started.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr RowType Ids() { return {DataType::kInt64, {kUnknownDim}}; }
+constexpr RowType IdsType() { return {DataType::kInt64, {kUnknownDim}}; }
 
 template <typename Element>
 std::vector<Element> ElementsOf(const HostTensor& tensor) {
@@ -37,7 +37,7 @@ std::vector<EncodedRow> RowsOfLists(const std::vector<std::vector<Element>>& lis
 
 TEST(PadDecoderTest, PadsRowsToTheLongestOneAndMarksElements) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto decoder, MakePadDecoder({.value = -1, .mask = "mask"},
-                                                                Ids(), DataType::kFp32, "pad"));
+                                                                IdsType(), DataType::kFp32, "pad"));
   EXPECT_TRUE(decoder->takes_lists());
   const std::vector<std::vector<int64_t>> lists = {{7, 8}, {}, {1, 2, 3}};
   BRAID_ASSERT_OK_AND_ASSIGN(const auto tensors, decoder->Decode(RowsOfLists(lists), {}));
@@ -51,7 +51,7 @@ TEST(PadDecoderTest, PadsRowsToTheLongestOneAndMarksElements) {
 
 TEST(PadDecoderTest, RoundsLengthsUp) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto decoder,
-                             MakePadDecoder({.multiple = 4}, Ids(), DataType::kInt64, "pad"));
+                             MakePadDecoder({.multiple = 4}, IdsType(), DataType::kInt64, "pad"));
   for (const auto& [length, padded] : {std::pair{0, 4}, {1, 4}, {4, 4}, {5, 8}}) {
     const std::vector<std::vector<int64_t>> lists = {std::vector<int64_t>(length, 1)};
     BRAID_ASSERT_OK_AND_ASSIGN(const auto tensors, decoder->Decode(RowsOfLists(lists), {}));
@@ -73,7 +73,7 @@ TEST(PadDecoderTest, PadsListsOfVectors) {
 
 TEST(PadDecoderTest, LimitsTheBytes) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto decoder,
-                             MakePadDecoder({}, Ids(), DataType::kInt64, "pad"));
+                             MakePadDecoder({}, IdsType(), DataType::kInt64, "pad"));
   const std::vector<std::vector<int64_t>> lists = {{1}, {1, 2, 3}};
   EXPECT_THAT(decoder->Decode(RowsOfLists(lists), {.max_bytes = 48}), IsOk());
   EXPECT_THAT(decoder->Decode(RowsOfLists(lists), {.max_bytes = 47}).status(),
@@ -91,7 +91,7 @@ TEST(PadDecoderTest, RejectsValuesThatTheTypeDoesNotHave) {
         MakePadDecoder({.value = value}, {type, {kUnknownDim}}, DataType::kInt64, "pad").status(),
         RefusesField("pad.value", HasSubstr(DataTypeName(type))));
   }
-  EXPECT_THAT(MakePadDecoder({.mask = "mask"}, Ids(), DataType::kBf16, "pad").status(),
+  EXPECT_THAT(MakePadDecoder({.mask = "mask"}, IdsType(), DataType::kBf16, "pad").status(),
               RefusesField("pad.mask", HasSubstr("input 'mask' is BF16")));
 }
 

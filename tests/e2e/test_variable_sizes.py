@@ -153,8 +153,7 @@ def export(repository: Path) -> None:
             dynamic=dynamic[name],
             **{"precisions": [], **options.get(name, {})},
         )
-        # A pair would unroll the LSTM, which fixes the length.
-        assert result.format == ("torchscript" if name == "recurrent" else "pair")
+        assert result.format == "pair"
 
 
 @pytest.fixture(scope="module")

@@ -197,3 +197,28 @@ def test_graphs_of_long_sequences_are_small(tmp_path, name):
         programs = ExportedPair(result.path).programs.values()
         sizes.append([len(each.graph.nodes) for each in programs])
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_number_of_time_steps_may_vary(tmp_path, name):
+    module = First(LAYERS[name](), False)
+    result = braid.export(module, (torch.randn(3, 6, 3),), tmp_path / "net", "pair",
+                          precisions=(), dynamic={"x": {1: "steps"}})
+    pair = ExportedPair(result.path)
+    for rows, steps in ((1, 1), (4, 9), (2, 50)):
+        x = torch.randn(rows, steps, 3)
+        got = pair.run(pair.program("eval"), pair.state() | {("input", "x"): x})
+        torch.testing.assert_close(got["output", "output__0"], module.eval()(x).detach())
+
+
+def test_packed_sequences_may_have_any_number_of_time_steps(tmp_path):
+    module = PACKED["LSTM"]()
+    x, lengths = rows_of(3)
+    result = braid.export(module, (x, lengths), tmp_path / "net", "pair", precisions=(),
+                          dynamic={"x": {1: ("steps", 5, None)}})
+    pair = ExportedPair(result.path)
+    x = torch.cat([x, torch.randn(3, 4, 3)], 1)
+    lengths = torch.tensor([9, 2, 7])
+    got = pair.run(pair.program("eval"), pair.state() | {("input", "x"): x, ("input", "lengths"): lengths})
+    for place, each in enumerate(module.eval()(x, lengths)):
+        torch.testing.assert_close(got["output", f"output__{place}"], each.detach())

@@ -72,6 +72,8 @@ MATRICES = {
     "baddbmm": lambda m, x, y: torch.baddbmm(m.square, y, x),
     "bilinear": lambda m, x, y: F.bilinear(y, x, m.square[None]),
     "equal branches": lambda m, x, y: y * (2 if x.shape[0] > 3 else 2),
+    "first rows": lambda m, x, y: y + x[:50].sum(),
+    "number of the first rows": lambda m, x, y: y / y[:50].shape[0],
 }
 IMAGES = {
     "affine_grid": lambda: Transformer((3, 6, 6)),
@@ -96,7 +98,7 @@ def assert_any_number_of_rows_works(tmp_path, module, shape):
                           precisions=())
     found = ExportedPair(result.path)
     (name,) = (each["name"] for each in found.part()["inputs"])
-    for count in (2, 3, 4, 6, 7, 20):
+    for count in (2, 3, 4, 6, 7, 20, 60):
         batch = torch.randn(count, *shape)
         (got,) = found.run(found.program("eval"), found.state() | {("input", name): batch}).values()
         with torch.no_grad():
@@ -111,7 +113,6 @@ def assert_any_number_of_rows_works(tmp_path, module, shape):
     (lambda m, x, y: torch.linalg.solve(definite(y), m.right.mT, left=False), 2),
     (lambda m, x, y: y * (2 if x.shape[0] > 3 else 1), 2),
     (lambda m, x, y: y * min(x.shape[0], 3), 2),
-    (lambda m, x, y: y + x[:50].sum(), 50),
 ])
 def test_branch_on_the_number_of_rows_is_rejected(tmp_path, function, rows):
     with pytest.raises(braid.ExportError, match=f"different branch for {rows} rows") as raised:

@@ -384,11 +384,6 @@ def decides_on_a_square_of_rows(module, x):
     return module.layer(x) * (2.0 if x.shape[0] ** 2 == 22500 else 1.0)
 
 
-def counts_the_first(module, x):
-    y = module.layer(x)
-    return y / y[:50].shape[0]
-
-
 def splits(module, x):
     return torch.cat([part - part.mean(0) for part in module.layer(x).split(50)])
 
@@ -530,9 +525,8 @@ UNSUPPORTED = [
     (decides_on_blocks_of_rows, "different branch for 192 rows than", "x.shape[0] // 64 == 3"),
     (decides_on_one_block, "different branch for 64 rows than for 5", "x.shape[0] // 64 == 1"),
     (decides_on_a_square_of_rows, "different branch for 150 rows", "x.shape[0] ** 2 =="),
-    (counts_the_first, "different branch for 50 rows than for 5", "y[:50]"),
-    (splits, "forward() converts the number of rows to a Python number", ".split(50)"),
-    (splits_at_a_row, "different branch for 50 rows than for 5", ".tensor_split([50])"),
+    (splits, "different branch for 51 rows than for 5", ".split(50)"),
+    (splits_at_a_row, "different branch for 51 rows than for 5", ".tensor_split([50])"),
     (number_of_rows, "converts the number of rows to a Python number", "int(x.shape[0] * 0.5"),
     (iterates, "converts the number of rows to a Python number", "for row in module.layer(x)"),
     (asks_for_one_row, "batch of 1, precision model: finite and non-finite values differ; "

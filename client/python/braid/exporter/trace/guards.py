@@ -1,7 +1,7 @@
 """Guards on symbolic sizes that a trace relies on.
 
-A condition on the batch size or on a variable dim, such as `if x.shape[0] > 40` or `y[:50]`, makes
-a trace follow one branch. A package would follow this branch for all sizes.
+A condition on the batch size or on a variable dim, such as `if x.shape[0] > 40` or `y.split(50)`,
+makes a trace follow one branch. A package would follow this branch for all sizes.
 """
 
 from __future__ import annotations

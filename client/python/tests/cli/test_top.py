@@ -7,11 +7,13 @@ import threading
 import grpc
 import pytest
 
+from braid.cli import job_specs
 from braid.cli.top import metrics_port, tables, view
 from braid.cli.top.metrics_port import Metrics
 from braid.cli.top.samples import Counters, Sample
 from braid.jobs import JobInfo, JobProgress
 from braid.results import Device, DeviceMemory, TrainerInfo
+from fake_jobs import PAUSED, RUNNING
 
 METRICS = """\
 # TYPE braid_request_duration_seconds histogram
@@ -257,6 +259,25 @@ def test_json(call, server):
     [seen] = call("top", "--once", "--json", "--interval", 0.1).events
     assert [device["device"] for device in seen["devices"]] == ["cpu:0"]
     assert (seen["has_metrics"], seen["jobs"], seen["notes"]) == (False, [], {})
+
+
+def test_running_jobs_come_before_any_number_of_waiting_ones(call, server, tmp_path):
+    server.jobs.runs = False
+    spec = tmp_path / "spec.yaml"
+
+    def submit(id, priority):
+        spec.write_text(job_specs.TRAIN + f"priority: {priority}\n", encoding="utf-8")
+        assert call("jobs", "submit", spec, "--id", id).code == 0
+
+    for id in ("runs", "paused", *(f"waits-{number}" for number in range(99))):
+        submit(id, 0)
+    submit("next", 5)
+    server.jobs.jobs["runs"].state = RUNNING
+    server.jobs.jobs["paused"].state = PAUSED
+    [seen] = call("top", "--once", "--json", "--interval", 0.1).events
+    assert [job["job"] for job in seen["jobs"]] == [
+        "runs", "next", *(f"waits-{number}" for number in range(99)), "paused",
+    ]  # fmt: skip
 
 
 def test_a_server_without_jobs(call, server):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ACTIVE = ("RUNNING", "QUEUED", "PAUSED")
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
-_MAX_ACTIVE_JOBS = 100
+_MAX_ACTIVE_JOBS = 100  # of each state
 _MAX_ENDED_JOBS = 10
 # Errors that concern the server, not one kind of call.
 _NO_SERVER = (
@@ -46,7 +46,8 @@ class Sample:
 
     time: of the monotonic clock. uptime: seconds since the server started.
     models: counters by name and version.
-    jobs: those that run, then those that wait, then those that ended last.
+    jobs: those that run, then those that wait, then those that are paused, each in the order in
+        which they start; then those that have ended, the newest first.
     metrics: None without the metrics port.
     notes: by section, why it is not available.
     """
@@ -118,6 +119,11 @@ def _counters(proto: Any) -> Counters:
 
 
 def _jobs(client: braid.Client, timeout: float) -> list[JobInfo]:
-    active = client.jobs.list_jobs(states=_ACTIVE, limit=_MAX_ACTIVE_JOBS, timeout=timeout)
-    ended = client.jobs.list_jobs(states=_ENDED, limit=_MAX_ENDED_JOBS, timeout=timeout)
-    return sorted(active, key=lambda job: _ACTIVE.index(job.state)) + ended
+    jobs: list[JobInfo] = []
+    for state in _ACTIVE:
+        active = client.jobs.list_jobs(
+            states=[state], oldest_first=True, limit=_MAX_ACTIVE_JOBS, timeout=timeout
+        )
+        # In the order in which they start.
+        jobs += sorted(active, key=lambda job: -job.spec.get("priority", 0))
+    return jobs + client.jobs.list_jobs(states=_ENDED, limit=_MAX_ENDED_JOBS, timeout=timeout)

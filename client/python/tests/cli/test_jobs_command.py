@@ -176,6 +176,12 @@ def test_show(submit, call):
     assert (ended.code, ended.err) == (1, "braid: id: there is no job 'b' (NOT_FOUND)\n")
 
 
+def test_show_names_the_priority(call, spec):
+    call("jobs", "submit", spec(job_specs.TRAIN + "priority: -3\n"), "--id=a")
+    shown = dict(line.split(maxsplit=1) for line in lines(call("jobs", "show", "a")))
+    assert shown["priority"] == "-3"
+
+
 def test_watch(submit, call):
     submit()
     seen = events(call("jobs", "watch", "a", "--json"))
@@ -184,6 +190,14 @@ def test_watch(submit, call):
     ]  # fmt: skip
     assert seen[3]["progress"]["step"] == 3
     assert seen[-1]["version"] == 3
+
+
+def test_watch_ends_with_the_reason_of_an_early_stop(submit, call, server):
+    submit()
+    server.jobs.jobs["a"].reason = "stopped early"
+    assert lines(call("jobs", "watch", "a"))[-1] == (
+        "job a SUCCEEDED  version 3  accuracy 0.75  loss 0.25  stopped early"
+    )
 
 
 def test_pause_and_resume(submit, call, server):

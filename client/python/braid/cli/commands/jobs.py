@@ -169,6 +169,7 @@ def show(flags: Flags, job: str) -> None:
         ("job", info.id),
         ("kind", info.kind),
         ("model", info.model),
+        ("priority", str(info.spec.get("priority", ""))),
         ("state", info.state + pending),
         ("reason", _reason(info)),
         ("progress", _job_progress.figures(info.progress)),
@@ -376,7 +377,8 @@ def _follow(job: Job, json: bool, *, prints_events: bool) -> int:
     if json:
         print_json(_result_json(info))
     else:
-        print_line(f"job {info.id} {info.state}  {_result_text(info) or _reason(info)}".rstrip())
+        parts = (f"job {info.id} {info.state}", _result_text(info), _reason(info))
+        print_line("  ".join(part for part in parts if part))
     return 0 if info.state == "SUCCEEDED" else errors.FAILED
 
 

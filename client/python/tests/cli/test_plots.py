@@ -134,8 +134,7 @@ def test_wrong_options(plot):
         "braid: --output: unknown format 'plot.gif' (expected a name that ends in .png or .svg)\n"
     )
     assert plot("--json").err == (
-        "braid: --json: given without --output (expected --output too, or: braid jobs metrics "
-        "--json)\n"
+        "braid: --json: needs --output (to print the values, use braid jobs metrics --json)\n"
     )
 
 

@@ -68,7 +68,7 @@ def init(kind: str, file: str | None) -> None:
 )
 @click.argument("spec")
 @option("--id", "job_id", metavar="ID", help="ID of the job [default: a new one]")
-@option("--wait", is_flag=True, help="Wait until the job has ended, and print its result")
+@option("--wait", is_flag=True, help="Wait until the job ends, and print its result")
 @option("--dry-run", is_flag=True, help="Only check the spec on the server")
 @pass_flags
 def submit(flags: Flags, spec: str, job_id: str | None, wait: bool, dry_run: bool) -> int:
@@ -103,7 +103,7 @@ def submit(flags: Flags, spec: str, job_id: str | None, wait: bool, dry_run: boo
         return _follow(job, flags.json, prints_events=not flags.json)
 
 
-@command.command("watch", help="Show the progress of a job until it has ended.")
+@command.command("watch", help="Show the progress of a job until it ends.")
 @click.argument("job")
 @pass_flags
 def watch(flags: Flags, job: str) -> int:
@@ -111,7 +111,7 @@ def watch(flags: Flags, job: str) -> int:
         return _follow(client.jobs.get(job), flags.json, prints_events=True)
 
 
-@command.command("list", help="List the jobs, the newest first.")
+@command.command("list", help="List jobs, the newest first.")
 @option(
     "--state", "states", type=Word(_STATES), multiple=True,
     help="Only jobs in this state; may be repeated",
@@ -191,7 +191,7 @@ def show(flags: Flags, job: str) -> None:
 @command.command(
     "pause",
     help="Pause a job. A running job stops after its current step and saves its progress. The job "
-    "stays paused until braid jobs resume, also over restarts of the server.",
+    "stays paused until braid jobs resume, even if the server restarts.",
     short_help="Pause a job until it is resumed.",
 )
 @click.argument("job")
@@ -203,7 +203,7 @@ def pause(flags: Flags, job: str) -> None:
 
 
 @command.command(
-    "resume", help="Return a paused job to the queue. It continues where it has stopped."
+    "resume", help="Return a paused job to the queue. It continues where it stopped."
 )
 @click.argument("job")
 @pass_flags
@@ -307,7 +307,7 @@ def metrics(flags: Flags, job: str, names: Sequence[str]) -> None:
 @command.command(
     "plot",
     help="Draw curves of a job's metrics in the terminal, or write them to a PNG or SVG file.\n\n"
-    "Metrics of each step are curves, those of evaluations marks.",
+    "Metrics of steps are drawn as curves, metrics of evaluations as marks.",
     short_help="Draw curves of a job's metrics.",
 )
 @click.argument("job")
@@ -329,8 +329,8 @@ def plot(flags: Flags, job: str, names: Sequence[str], output: str | None) -> No
         expected = f"expected a name that ends in {' or '.join(plots.SUFFIXES)}"
         raise errors.usage("--output", f"unknown format {output!r}", expected)
     if flags.json and output is None:
-        expected = "expected --output too, or: braid jobs metrics --json"
-        raise errors.usage("--json", "given without --output", expected)
+        expected = "to print the values, use braid jobs metrics --json"
+        raise errors.usage("--json", "needs --output", expected)
     series = _series(flags, job, names)
     if not series:
         raise errors.Failure(f"job {job} has no metrics")

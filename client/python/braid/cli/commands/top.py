@@ -22,28 +22,29 @@ _MIN_CALL_SECONDS = 5.0
 
 EPILOG = """\
 \b
-Rates and times are those since the previous sample. Without --metrics, the times of requests are
-means; with it, there are quantiles, the memory of devices and the loss of trainers.
+Rates and times cover the time since the previous sample. --metrics adds
+p50 and p99 of requests, memory of devices and loss of trainers.
 
-Keys: q quits. Without a terminal on stdout, braid top prints what --once prints.
+Keys: q quits. Without a terminal on stdout, braid top does the same as
+with --once.
 """
 
 
 @options.command(
     "top",
-    help="Show what a server does now: the utilization of its devices, requests of its models, "
-    "trainers and jobs.",
+    help="Show what a server is doing: utilization of its devices, requests of its models, trainers "
+    "and jobs.",
     short_help="Show devices, models, trainers and jobs, live",
     epilog=EPILOG,
 )
-@option("--once", is_flag=True, help="Print tables of one interval, and end")
+@option("--once", is_flag=True, help="Print the tables after one interval and exit")
 @option(
     "--interval", type=Number(float, 0.1), default=1.0, show_default=True, metavar="SECONDS",
     help="Time between two samples",
 )  # fmt: skip
 @option(
     "--metrics", metavar="HOST:PORT",
-    help="Also read the server's metrics port, or a URL; it is not read by default",
+    help="Also read the server's metrics port, at this address or URL [default: not read]",
 )  # fmt: skip
 @pass_flags
 def command(flags: Flags, once: bool, interval: float, metrics: str | None) -> int:

@@ -464,7 +464,7 @@ class Job:
                     yield _event(reply)
                 return
             except errors.DeadlineExceeded:
-                raise errors.DeadlineExceeded(f"job {self._id!r}: has not ended in time") from None
+                raise errors.DeadlineExceeded(f"job {self._id!r}: did not end in time") from None
             except errors.Unavailable as failure:
                 failures += 1
                 backoff = self._channel.retry.backoff(failures)

@@ -110,7 +110,7 @@ def test_wait_raises_if_the_job_fails(client, server):
 
 def test_wait_ends_at_the_timeout(client, server):
     server.jobs.runs = False
-    with pytest.raises(braid.DeadlineExceeded, match="job 'b': has not ended in time"):
+    with pytest.raises(braid.DeadlineExceeded, match="job 'b': did not end in time"):
         client.jobs.submit(TRAIN, id="b").wait(timeout=0.3)
     server.jobs.runs = True
     job = client.jobs.submit(TRAIN, id="a")

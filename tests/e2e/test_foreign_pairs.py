@@ -1,6 +1,5 @@
 """Trains and serves exported pairs of torchvision's models and compares them with plain PyTorch.
-test_models_nobody_wrote.py has resnet18 and BERT. scripts/long/train_foreign_pairs.py trains all of them
-and vit_b_16, 50 steps on 1 to 4 replicas."""
+test_models_nobody_wrote.py has resnet18 and BERT, test_public_models.py pairs of other kinds."""
 
 from __future__ import annotations
 

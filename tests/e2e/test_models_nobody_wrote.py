@@ -30,7 +30,6 @@ LENGTHS = {"torchscript": (16, 9), "pair": (16, 16)}
 SUFFIXES = {"torchscript": "", "pair": "_pair"}
 
 in_each_format = pytest.mark.parametrize("format", SUFFIXES)
-# scripts/long/train_foreign_pairs.py trains pairs on any number.
 on_replicas = pytest.mark.parametrize(
     ("format", "replicas"),
     [*(("torchscript", count) for count in (1, 2, 3, 4)), ("pair", 1), ("pair", 3)],

@@ -45,9 +45,10 @@ def in_pytorch(
 
 
 def state_of(module: nn.Module) -> dict[str, np.ndarray]:
-    """Returns parameters and buffers, including buffers that are not persistent: a trace saves
-    them."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    """Returns parameters, tied ones under each name, and buffers, including those that are not
+    persistent: a trace saves them."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    tensors = {**dict(parameters), **dict(module.named_buffers())}
     return {name: tensor.detach().numpy().copy() for name, tensor in tensors.items()}
 
 

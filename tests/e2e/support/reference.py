@@ -117,7 +117,7 @@ class Reference:
         schedule: dict | None = None,
     ) -> None:
         self.module = training_models.make(model).train()
-        self.objective = losses if callable(losses) else _objective(losses)
+        self.objective = losses if callable(losses) else objective_of(losses)
         self.stepper = make_optimizer(self.module, optimizer, groups)
         self.scheduler = None if schedule is None else _make_scheduler(self.stepper, schedule)
 
@@ -206,7 +206,7 @@ def _tensors_of(spec: dict, outputs: Tensors, targets: Tensors) -> list[Tensor]:
     return of_loss + [targets[name] for name in names]
 
 
-def _objective(losses: str | dict | list) -> Objective:
+def objective_of(losses: str | dict | list) -> Objective:
     specs = losses if isinstance(losses, list) else [losses]
 
     def whole(outputs: Tensors, targets: Tensors) -> Tensor:

@@ -47,13 +47,6 @@ def _mobilenet_v3_small(dropout: float) -> nn.Module:
     return make(num_classes=CLASSES, dropout=dropout).double()
 
 
-def _vit_b_16(dropout: float) -> nn.Module:
-    """A model for images of one patch."""
-    torch.manual_seed(0)
-    make = torchvision.models.vit_b_16
-    return make(num_classes=CLASSES, image_size=SIDE, dropout=dropout).double()
-
-
 def _small_vit(dropout: float) -> nn.Module:
     """A reduced vit_b_16 that trains in a second."""
     torch.manual_seed(0)
@@ -78,7 +71,6 @@ RECIPES = {
         _mobilenet_v3_small, third_party_models.image_batches, SGD, has_batch_norm=True
     ),
     "small_vit": Recipe(_small_vit, third_party_models.image_batches, ADAMW),
-    "vit_b_16": Recipe(_vit_b_16, third_party_models.image_batches, {**SGD, "lr": 0.01}),
     "bert": Recipe(third_party_models.bert, third_party_models.sentence_batches, ADAMW),
 }
 

@@ -60,7 +60,8 @@ def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
     if len(set(rows.values())) > 1:
         sizes = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
         raise ValueError(
-            f"example_inputs: {sizes} rows (expected the same dim 0, the batch, for all inputs)"
+            f"example_inputs: {sizes} rows (expected the same dim 0, the batch, for all inputs); "
+            f"split a list over the whole batch, such as edges or offsets, into one padded row each"
         )
     return {name: named[name].detach() for name in ordered}
 

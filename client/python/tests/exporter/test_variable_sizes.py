@@ -77,6 +77,15 @@ class SharedBias(nn.Module):
         return (x + self.bias).mean(1)
 
 
+class BagOfWords(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.EmbeddingBag(50, 8, mode="sum")
+
+    def forward(self, ids, weights):
+        return self.words(ids, per_sample_weights=weights)
+
+
 class Pyramid(nn.Module):
     """Takes images whose height and width are even."""
 
@@ -264,8 +273,14 @@ HEIGHT, WIDTH = Dim("height", min=2, max=40), Dim("width", min=2, max=40)
             {"ids": {1: ("seq", 1, 16)}},
             [{"ids": {1: n}} for n in (1, 2, 16)],
         ),
+        (
+            BagOfWords,
+            lambda: {"ids": torch.randint(50, (4, 6)), "weights": torch.randn(4, 6)},
+            {"ids": {1: "seq"}, "weights": {1: "seq"}},
+            [{"ids": {1: n}, "weights": {1: n}} for n in (1, 2, 9)],
+        ),
     ],
-    ids=["words", "encoder", "attention", "bias", "images", "positions"],
+    ids=["words", "encoder", "attention", "bias", "images", "positions", "bags"],
 )
 def test_pair_matches_the_module_at_all_sizes(tmp_path, module, inputs, dynamic, sizes):
     torch.manual_seed(0)

@@ -45,6 +45,7 @@ from braid.exporter.passes import embeddings, graph_utils
 from braid.exporter.trace import (
     caught_errors,
     decompositions,
+    embedding_bags,
     encoder_layers,
     guards,
     instance_norm,
@@ -316,6 +317,7 @@ def _trace(
         stack.enter_context(part.in_mode(training))
         stack.enter_context(recurrent.as_operators())
         stack.enter_context(instance_norm.as_group_norm())
+        stack.enter_context(embedding_bags.with_offsets())
         stack.enter_context(decompositions.patched())
         stack.enter_context(torch_versions.without_tokens())
         stack.enter_context(node_lines.recorded(__file__))

@@ -62,10 +62,9 @@ absl::Status CheckShape(const ModelConfig& config, const TensorSpec& spec, const
 std::string DescribeSizes(const VariableDim& dim) {
   const std::string multiple =
       dim.factor > 1 ? absl::StrCat("a multiple of ", dim.factor, ", ") : "";
-  if (dim.max > std::numeric_limits<int64_t>::max() / dim.factor) {
-    return absl::StrCat(multiple, "at least ", dim.min * dim.factor);
-  }
-  return absl::StrCat(multiple, dim.min * dim.factor, " to ", dim.max * dim.factor);
+  const std::optional<int64_t> largest = LargestSize(dim);
+  return largest ? absl::StrCat(multiple, dim.min * dim.factor, " to ", *largest)
+                 : absl::StrCat(multiple, "at least ", dim.min * dim.factor);
 }
 
 // Checks every element. `tensor.data` need not be aligned.
@@ -240,6 +239,13 @@ absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view 
 
 bool Fits(int64_t size, const VariableDim& dim) {
   return size % dim.factor == 0 && size / dim.factor >= dim.min && size / dim.factor <= dim.max;
+}
+
+std::optional<int64_t> LargestSize(const VariableDim& dim) {
+  if (dim.max >= std::numeric_limits<int64_t>::max() / dim.factor) {
+    return std::nullopt;
+  }
+  return dim.max * dim.factor;
 }
 
 int64_t RowsOf(const std::vector<HostTensor>& inputs) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,9 @@ namespace braid {
 
 // True if the dimension may have this size.
 bool Fits(int64_t size, const VariableDim& dim);
+
+// Returns the largest size of the dimension, or nullopt if there is no limit.
+std::optional<int64_t> LargestSize(const VariableDim& dim);
 
 // Returns the number of rows of a batched model's `inputs`, a result of CheckInputs().
 int64_t RowsOf(const std::vector<HostTensor>& inputs);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +13,7 @@
 #include "server/base/text.h"
 #include "server/decode/decoder.h"
 #include "server/decode/pad_decoder.h"
+#include "server/models/input_check.h"
 
 namespace braid {
 namespace {
@@ -49,13 +50,12 @@ absl::Status CheckOutput(const Decoder::Output& output, const TensorSpec& input,
 absl::Status CheckMultiple(const TensorSpec& input, const std::string& field) {
   const int64_t multiple = input.pad->multiple;
   for (const VariableDim& dim : input.variable_dims) {
-    const bool limited = dim.max <= std::numeric_limits<int64_t>::max() / dim.factor;
-    if (multiple % dim.factor != 0 || (limited && dim.max * dim.factor % multiple != 0)) {
-      return InvalidField(
-          absl::StrCat(field, ".multiple"),
-          absl::StrCat(multiple, " (expected a multiple of ", dim.factor,
-                       limited ? absl::StrCat(" that divides ", dim.max * dim.factor) : "",
-                       ", because model.pt2 was exported for these sizes)"));
+    const std::optional<int64_t> largest = LargestSize(dim);
+    if (multiple % dim.factor != 0 || (largest && *largest % multiple != 0)) {
+      return InvalidField(absl::StrCat(field, ".multiple"),
+                          absl::StrCat(multiple, " (expected a multiple of ", dim.factor,
+                                       largest ? absl::StrCat(" that divides ", *largest) : "",
+                                       ", because model.pt2 was exported for these sizes)"));
     }
   }
   return absl::OkStatus();

@@ -292,7 +292,7 @@ def test_failing_loss_module_is_reported(
             {"name": "bce_with_logits", "pos_weight": [1.0, 2.0]},
             SHARES,
             "losses[0].pos_weight",
-            ("holds 2", "[7, 5]"),
+            ("has shape [2]", "[7, 5]"),
         ),
     ],
     ids=["class_weights", "pos_weight"],

@@ -195,6 +195,14 @@ TEST(CheckInputsTest, RejectsSizesOutsideOfTheBounds) {
                            HasSubstr("'patches' is 25 (expected a multiple of 8, 16 to 128")));
 }
 
+TEST(CheckInputsTest, NamesTheSmallestSizeIfThereIsNoLargestOne) {
+  ModelConfig config = Batched();
+  config.inputs = {{"ids", DataType::kInt64, {-1}}};
+  config.inputs[0].variable_dims = {{.dim = 0, .symbol = "seq", .min = 2}};
+  EXPECT_THAT(CheckInputs(config, {Ids(3, 1)}, "inputs").status(),
+              RefusesField("inputs[0].shape", HasSubstr("'ids' is 1 (expected at least 2; model")));
+}
+
 TEST(CheckInputsTest, RejectsDifferentSizesOfOneSymbol) {
   EXPECT_THAT(CheckVariable(3, 32),
               RefusesField("inputs[1].shape",

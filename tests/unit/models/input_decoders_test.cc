@@ -101,6 +101,12 @@ TEST(MakeDecodersTest, RejectsPaddingBeyondTheBounds) {
                            HasSubstr("48 (expected a multiple of 1 that divides 64")));
 }
 
+TEST(MakeDecodersTest, PadsToAnyMultipleIfThereIsNoLargestSize) {
+  ModelConfig config = Padded({.multiple = 48});
+  config.inputs[0].variable_dims = {{.dim = 0, .symbol = "length"}};
+  EXPECT_THAT(MakeDecoders({}, &config), IsOk());
+}
+
 TEST(MakeDecodersTest, RejectsMasksThatCannotBePadded) {
   for (const char* mask : {"ids", "none"}) {
     ModelConfig config = Padded({.mask = mask});

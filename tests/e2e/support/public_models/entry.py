@@ -70,6 +70,8 @@ class Entry:
         for each in module.modules():
             if isinstance(each, nn.modules.dropout._DropoutNd):
                 each.p = 0.0
+            elif isinstance(each, nn.MultiheadAttention):
+                each.dropout = 0.0
         return module
 
     def batch(self, number: int, rows: int) -> Batch:

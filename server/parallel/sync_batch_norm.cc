@@ -122,6 +122,12 @@ at::Tensor Normalize(const at::Tensor& input, const at::Tensor& weight, const at
                                            /*training=*/false, /*momentum=*/0, eps));
 }
 
+// Returns the row-major tensor if there is one row. LibTorch's kernel reads it by strides that it
+// infers, and one row fits several layouts, so it may read it in the wrong order.
+at::Tensor InKnownLayout(const at::Tensor& tensor) {
+  return tensor.size(0) == 1 ? tensor.contiguous() : tensor;
+}
+
 // Returns the gradients of input, weight and bias. with_input: computes the input's gradient, which
 // needs an exchange with the other members.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> NormalizationGradients(
@@ -134,8 +140,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NormalizationGradients(
   if (input.numel() > 0) {
     // The GPU kernel requires the saved statistics also in evaluation mode.
     std::tie(std::ignore, weight_gradient, bias_gradient) =
-        at::native_batch_norm_backward(gradient, input, weight, mean, variance, mean, invstd,
-                                       /*train=*/false, eps, /*output_mask=*/{false, true, true});
+        at::native_batch_norm_backward(InKnownLayout(gradient), InKnownLayout(input), weight, mean,
+                                       variance, mean, invstd, /*train=*/false, eps,
+                                       /*output_mask=*/{false, true, true});
   }
   at::Tensor input_gradient;
   if (with_input) {

@@ -176,6 +176,20 @@ TEST(SyncBatchNormTest, SupportsMembersWithOneRowOrNone) {
   ExpectTheWholeBatchs(MakeLayer(4), {0, 3}, {0, 4, 3, 5});
 }
 
+TEST(SyncBatchNormTest, ReadsOneRowInAnyLayout) {
+  // The layout of the gradient of `y.flatten(2).transpose(1, 2)`.
+  const auto tokens = [](double step) {
+    return Numbers({1, 6, 4}, step).as_strided({1, 4, 2, 3}, {4, 1, 12, 4});
+  };
+  const Layer layer = MakeLayer(4);
+  for (const at::Tensor& input : {tokens(0.9), tokens(0.9).contiguous()}) {
+    for (const at::Tensor& gradient : {tokens(1.9), tokens(1.9).contiguous()}) {
+      ExpectClose(SynchronizedStep(layer, input, gradient, {1}),
+                  Step(layer, input.contiguous(), gradient.contiguous()), 1e-12);
+    }
+  }
+}
+
 TEST(SyncBatchNormTest, SupportsMissingParametersAndStatistics) {
   Layer layer = MakeLayer(4);
   layer.weight = at::Tensor();

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from e2e.support.public_models import ENTRIES, runner, table
 from e2e.support.public_models.runner import Result
+from e2e.support.server import ROOT
 
 
 @pytest.mark.parametrize("name", ["gcn", "vae"])
@@ -23,6 +24,12 @@ def test_model_without_a_pair_is_refused_with_a_reason(tmp_path: Path) -> None:
     assert "into one padded row each" in result.reason
 
 
+def test_table_of_different_results_is_not_written() -> None:
+    results = {"gcn": Result("gcn", runner.DIFFERENT, "pair")}
+    with pytest.raises(ValueError, match="results: gcn"):
+        table.to_markdown(results, ENTRIES)
+
+
 def test_table_lists_differences_and_reasons() -> None:
     results = {
         name: Result(name, runner.EQUAL, "pair", inference=2e-16, training={"1": 0.0, "3": 3e-15})
@@ -32,3 +39,8 @@ def test_table_lists_differences_and_reasons() -> None:
     page = table.to_markdown(results, ENTRIES)
     assert "| gcn | plain PyTorch | graphs | pair | edges | 3e-15 |" in page
     assert "| gcn_edge_list | PyTorch Geometric's layout | no |" in page
+
+
+def test_page_lists_every_model() -> None:
+    page = (ROOT / "docs/reference/models.md").read_text()
+    assert [name for name in ENTRIES if f"| {name} |" not in page] == []

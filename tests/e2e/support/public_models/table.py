@@ -6,7 +6,14 @@ import textwrap
 from collections.abc import Mapping
 
 from e2e.support.public_models.entry import Entry
-from e2e.support.public_models.runner import EQUAL, INFERENCE_ROWS, REPLICAS, STEPS, Result
+from e2e.support.public_models.runner import (
+    EQUAL,
+    INFERENCE_ROWS,
+    REFUSED,
+    REPLICAS,
+    STEPS,
+    Result,
+)
 
 _INTRODUCTION = (
     "Public models that Braid has exported, served and trained, and how the results compare with "
@@ -24,7 +31,8 @@ _HEADER = """
 | Model | From | Task | Format | Sizes that vary | Largest difference |
 |---|---|---|---|---|---|
 """
-_REFUSED = """
+_TORCHSCRIPT = "TorchScript, which `braid.export` writes by itself"
+_WITHOUT_PAIR = """
 ## Models without a pair
 
 `braid.export` writes no pair for these, and says why:
@@ -35,8 +43,11 @@ _REFUSED = """
 
 
 def to_markdown(results: Mapping[str, Result], entries: Mapping[str, Entry]) -> str:
-    """Lists the entries that have a result."""
+    """Lists the entries that have a result. Raises ValueError if one differs or failed."""
     named = [(entry, results[name]) for name, entry in entries.items() if name in results]
+    wrong = [entry.name for entry, result in named if result.result not in (EQUAL, REFUSED)]
+    if wrong:
+        raise ValueError(f"results: {', '.join(wrong)} (expected equal or refused models)")
     equal = [(entry, result) for entry, result in named if result.result == EQUAL]
     pairs = sum(result.format == "pair" for _, result in equal)
     refused = len(named) - len(equal)
@@ -63,10 +74,10 @@ def to_markdown(results: Mapping[str, Result], entries: Mapping[str, Entry]) -> 
         text += f"\n({number}) The limit is {_limit(named, note):g}: {note}.\n"
     without = [(entry, result) for entry, result in named if result.format != "pair"]
     if without:
-        text += _REFUSED
+        text += _WITHOUT_PAIR
         for entry, result in without:
             reason = result.reason.partition("\n")[0].removeprefix("no pair: ").replace("|", "\\|")
-            instead = entry.alternative or "TorchScript, which `braid.export` writes by itself"
+            instead = _TORCHSCRIPT if result.format else entry.alternative
             text += f"| {entry.name} | {entry.source} | {reason} | {instead} |\n"
     return text
 

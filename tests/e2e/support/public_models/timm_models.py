@@ -47,6 +47,6 @@ ENTRIES = [
         kernel_size=5,
         patch_size=4,
     ),
-    _entry("mobilenet_v4", "mobilenetv4_conv_small_035", 32, {**SGD, "lr": 1e-4}),
+    _entry("resnet10t", "resnet10t", 32, SGD),
     _entry("fastvit", "fastvit_t8", 32, SGD, embed_dims=(8, 16, 16, 16), layers=(1, 1, 1, 1)),
 ]

@@ -59,8 +59,8 @@ def _channels(data: Data, frames: int) -> Batch:
 
 
 class Conformer(nn.Module):
-    """Takes a mask of padded frames. torchaudio's forward makes one from the lengths, as long as the
-    longest row, which differs between the replicas of a batch."""
+    """Takes a mask of padded frames. torchaudio's forward makes one from the lengths, as long as
+    the longest row, which differs between the replicas of a batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,6 +176,7 @@ ENTRIES = [
         Wav2Vec2,
         lambda data: ({"audio": data.normal(300)}, _letters(data)),
         loss={"name": "ctc"},
+        alternative="layers without LayerDrop, as in `conformer` and `deepspeech`",
     ),
     Entry(
         "conformer",

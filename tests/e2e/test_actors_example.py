@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import braid
+from e2e.support import examples
 from e2e.support.server import ROOT, Server
 
 EXAMPLE = ROOT / "examples/actors"
-SECONDS = 120
 LATENCIES = r" +(\d+) actions  p50 +[\d.]+ ms  p99 +[\d.]+ ms\n"
 
 
-def run(script: str, *arguments: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE / script), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "client/python")},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-    )
-    return done.stdout
-
-
 def test_actors_get_actions_while_the_learner_trains_and_publishes(tmp_path: Path) -> None:
-    run("export.py", tmp_path / "models")
+    examples.run(EXAMPLE / "export.py", tmp_path / "models")
     with Server(tmp_path / "models", "cpu*2", tmp_path / "server") as server:
-        output = run("actors.py", "--server", server.address, "--actors", 3, "--seconds", 3)
+        output = examples.run(EXAMPLE / "actors.py", "--server", server.address, "--actors", 3, "--seconds", 3)
         with braid.connect(server.address) as client:
             served = client.model_metadata("policy").versions[-1]
     printed = re.fullmatch(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from e2e.support import durable, jobs
+from e2e.support import durable, examples, jobs
 from e2e.support.jobs import tensor_of
 from e2e.support.server import ROOT
 
@@ -25,18 +21,6 @@ SECONDS = 180
 EPOCHS = 5
 # Share of one of the 24 images for validation, in percent.
 ONE_IMAGE = 4.2
-
-
-def run(script: str, *arguments: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE / script), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "client/python")},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-    )
-    return done.stdout
 
 
 @dataclass
@@ -50,9 +34,9 @@ class Example:
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Example:
     folder = tmp_path_factory.mktemp("images")
-    run("dataset.py", folder / "tables")
-    run("export.py", folder / "models")
-    printed = run("plain.py", folder / "tables", EPOCHS)
+    examples.run(EXAMPLE / "dataset.py", folder / "tables")
+    examples.run(EXAMPLE / "export.py", folder / "models")
+    printed = examples.run(EXAMPLE / "plain.py", folder / "tables", EPOCHS)
     accuracy = re.fullmatch(r"loss [\d.]+  accuracy ([\d.]+)%\n", printed)
     assert accuracy
     return Example(folder, float(accuracy[1]))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from e2e.support import durable, jobs, models
+from e2e.support import durable, examples, jobs, models
 from e2e.support.jobs import JobServer, tensor_of
 from e2e.support.server import ROOT
 from tokenizers import Tokenizer
@@ -77,24 +74,12 @@ def sums(ids: list[int]) -> list[int]:
     return [sum(token * at for at, token in enumerate(ids, 1)), len(ids)]
 
 
-def run(script: str, *arguments: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, EXAMPLE / script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "client/python")},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_the_example_reaches_the_accuracy_of_pytorch(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     tables.mkdir()
-    run("dataset.py", tables)
-    run("export.py", tmp_path / "models", tables)
-    [accuracy] = re.findall(r"accuracy ([0-9.]+)%", run("train_pytorch.py", tables))
+    examples.run(EXAMPLE / "dataset.py", tables)
+    examples.run(EXAMPLE / "export.py", tmp_path / "models", tables)
+    [accuracy] = re.findall(r"accuracy ([0-9.]+)%", examples.run(EXAMPLE / "train_pytorch.py", tables))
     with jobs.serving(tmp_path) as server:
         trained = jobs.braid_json(server, "jobs", "submit", str(EXAMPLE / "train.yaml"), "--wait")
         assert trained["state"] == "SUCCEEDED"

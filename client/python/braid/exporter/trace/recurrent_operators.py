@@ -125,11 +125,7 @@ def _lstm_shapes(
     cell: _Tensor,
     input_weight: _Tensor,
     weight: _Tensor,
-    input_bias: _Tensor | None,
-    bias: _Tensor | None,
-    projection: _Tensor | None,
-    lengths: _Tensor | None,
-    reverse: bool,
+    *_: Any,
 ) -> tuple[_Tensor, ...]:
     count, rows, _ = input.shape
     state_dtype, dtype = _state_dtype(input, hidden), _computed(input.dtype)
@@ -224,13 +220,7 @@ def _lstm_backward_shapes(
     input_bias: _Tensor | None,
     bias: _Tensor | None,
     projection: _Tensor | None,
-    lengths: _Tensor | None,
-    reverse: bool,
-    output: _Tensor,
-    last_hidden: _Tensor,
-    last_cell: _Tensor,
-    gates: _Tensor,
-    cells: _Tensor,
+    *_: Any,
 ) -> tuple[_Tensor, ...]:
     return (
         input.new_empty(input.shape),
@@ -274,9 +264,7 @@ def _gru_shapes(
     steps: _Tensor,
     hidden: _Tensor,
     weight: _Tensor,
-    bias: _Tensor | None,
-    lengths: _Tensor | None,
-    reverse: bool,
+    *_: Any,
 ) -> tuple[_Tensor, ...]:
     count, rows, _ = steps.shape
     units, state_dtype = weight.shape[1], _state_dtype(steps, hidden)
@@ -336,8 +324,7 @@ def _gru_backward_shapes(
     gates: _Tensor,
     hidden: _Tensor,
     weight: _Tensor,
-    lengths: _Tensor | None,
-    reverse: bool,
+    *_: Any,
 ) -> tuple[_Tensor, ...]:
     steps = (*gates.shape[:2], weight.shape[0])
     return weight.new_empty(steps), weight.new_empty(steps), hidden.new_empty(hidden.shape)
@@ -365,10 +352,7 @@ def _rnn(
 def _rnn_shapes(
     steps: _Tensor,
     hidden: _Tensor,
-    weight: _Tensor,
-    lengths: _Tensor | None,
-    relu: bool,
-    reverse: bool,
+    *_: Any,
 ) -> tuple[_Tensor, ...]:
     state_dtype = _state_dtype(steps, hidden)
     return steps.new_empty(steps.shape, dtype=state_dtype), steps.new_empty(
@@ -408,9 +392,7 @@ def _rnn_backward_shapes(
     output: _Tensor,
     hidden: _Tensor,
     weight: _Tensor,
-    lengths: _Tensor | None,
-    relu: bool,
-    reverse: bool,
+    *_: Any,
 ) -> tuple[_Tensor, ...]:
     return weight.new_empty(output.shape), hidden.new_empty(hidden.shape)
 

@@ -580,7 +580,9 @@ TEST_F(JobSchedulerTest, ShowsTheProgressOfARunningJob) {
 
 TEST_F(JobSchedulerTest, CountsNewRowsAndStepsAndRemembersTheLastOnes) {
   Start();
-  std::atomic<int> part = 0;
+  absl::Notification reported;
+  absl::Notification scraped;
+  absl::Notification noted;
   factory_.Set("a", [&](JobContext* context) {
     JobProgress progress;
     const auto report = [&](int64_t rows, int64_t step) {
@@ -593,24 +595,22 @@ TEST_F(JobSchedulerTest, CountsNewRowsAndStepsAndRemembersTheLastOnes) {
     report(300, 30);
     clock_.Advance(absl::Seconds(4));
     report(300, 30);
-    part = 1;
-    while (part.load() < 2) {
-      absl::SleepFor(absl::Milliseconds(1));
-    }
+    reported.Notify();
+    scraped.WaitForNotification();
     context->NoteActivity();
-    part = 3;
+    noted.Notify();
     return RunUntilStopped(context);
   });
   const absl::Time start = clock_.Now();
   Submit("a");
-  ASSERT_TRUE(Eventually([&] { return part.load() == 1; }));
+  reported.WaitForNotification();
   ASSERT_THAT(scheduler_->Running(), SizeIs(1));
   EXPECT_EQ(scheduler_->Running()[0]->last_progress(), start + absl::Seconds(4));
   EXPECT_EQ(scheduler_->Running()[0]->progress().steps_per_second, 0);
   EXPECT_THAT(Scrape(), AllOf(HasSubstr("braid_job_rows_total{kind=\"train\"} 200\n"),
                               HasSubstr("braid_job_steps_total 20\n")));
-  part = 2;
-  ASSERT_TRUE(Eventually([&] { return part.load() == 3; }));
+  scraped.Notify();
+  noted.WaitForNotification();
   EXPECT_EQ(scheduler_->Running()[0]->last_progress(), start + absl::Seconds(8));
 }
 

@@ -90,7 +90,7 @@ absl::StatusOr<Dataset> OpenDataset(const DatasetOptions& options,
 // stop. `context` outlives it.
 CopyProgress LogCopying(JobContext* context);
 
-// Returns CANCELLED when nobody waits any longer for the result of a check. Does not block.
+// Returns CANCELLED if the client has stopped waiting for the result of a check. Does not block.
 using CancelCheck = std::function<absl::Status()>;
 
 // Decodes the first row, so that wrong files are found before a job runs. Errors start with the

@@ -21,7 +21,7 @@ namespace {
 
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(10);
 
-// Of every reply.
+// Sent with every reply.
 constexpr char kHeaders[] =
     "Cache-Control: no-store\r\n"
     "Content-Security-Policy: default-src 'none'; connect-src 'self'; img-src data:; "

@@ -20,9 +20,9 @@ struct HttpReply {
 };
 
 // Serves until it is destroyed. A connection takes one request with at most 16 KiB of headers,
-// which must arrive within two seconds, so that slow clients do not occupy the few threads. Headers
-// of the replies forbid browsers to load anything from elsewhere, to run code that is part of a
-// page, and to show a page within another one. Thread-safe.
+// which must arrive within two seconds, so that slow clients do not occupy the few threads. The
+// headers of replies prevent browsers from loading anything from elsewhere, from running inline
+// code, and from showing a page within another one. Thread-safe.
 class HttpServer {
  public:
   // Called by up to kThreads threads at a time.

@@ -170,7 +170,7 @@ def test_metrics_of_masks_classes_and_sequences_equal_pytorch(trainers: braid.Cl
         assert result.metrics["iou"] == pytest.approx(float(sum(overlaps) / len(overlaps)))
         wanted = masks()
         result = trainer.evaluate([(inputs, {"target": wanted})], metrics=["binary_accuracy", "iou"])
-    # The log-probabilities of this model are negative: nothing is predicted.
+    # The log-probabilities of this model are negative, so it predicts no class.
     right = (wanted == 0).double().mean().item()
     assert result.metrics == pytest.approx({"binary_accuracy": right, "iou": 0.0})
     with new_trainer(trainers, "frames", loss="ctc", optimizer=SGD, stages=on(2)) as trainer:

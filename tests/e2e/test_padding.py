@@ -115,7 +115,7 @@ def test_padded_request_equals_pytorch(client: braid.Client, length: int) -> Non
 
 
 def test_requests_of_different_lengths_share_a_batch(client: braid.Client) -> None:
-    """Neither request would be answered alone."""
+    """The queue delay is longer than the test: only a full batch runs."""
     module = make("bag").eval()
     requests = [[[3, 1, 4]], [[1, 5, 9, 2, 6, 5, 3]]]
     with ThreadPoolExecutor(2) as threads:

@@ -223,7 +223,7 @@ def test_counters_that_start_again_give_no_negative_rates(page: Page) -> None:
 
 
 @in_chromium
-def test_names_are_text(page: Page) -> None:
+def test_markup_in_names_is_shown_as_text(page: Page) -> None:
     name = "<img src=x onerror='window.ran = 1'><script>window.ran = 1</script>&amp;"
     now = status.sample(
         1.0, version=name, ready=False, reason=name, jobs_error=name, job_counts={name: 1},
@@ -255,7 +255,7 @@ def test_rows_follow_the_server_and_keep_their_order(page: Page) -> None:
 
 
 @in_chromium
-def test_a_server_that_goes_away_and_comes_back(page: Page) -> None:
+def test_page_shows_that_the_server_is_gone_until_it_is_back(page: Page) -> None:
     problem = "document.getElementById('problem')"
     with StatusServer(status.sample(1.0, models=[status.model("m")])) as server:
         page.open(server.url)

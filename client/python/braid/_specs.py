@@ -57,7 +57,7 @@ _EVERY_LOSS: Table = {
     # PyTorch has no name for it; its "weight" means class weights.
     "factor": number("weight"),
 }
-# Of a loss that takes several outputs.
+# Fields of every loss that takes several outputs.
 _SEVERAL: Table = {
     "outputs": _fields.texts("outputs"),
     **{key: field for key, field in _EVERY_LOSS.items() if key != "output"},

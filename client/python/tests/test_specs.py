@@ -117,7 +117,7 @@ def test_module_other_than_a_script_is_rejected():
     ({"name": "ctc", "target": "t", "target_lengths": "n"}, ["t", "n"]),
     ({"name": "ctc", "target": "t", "target_lengths": "n", "input_lengths": "m"}, ["t", "n", "m"]),
 ])
-def test_targets_of_a_loss(loss, names):
+def test_target_names_lists_all_targets_of_a_loss(loss, names):
     assert _specs.target_names(loss) == names
 
 

@@ -14,7 +14,7 @@ from braid_dashboards.panels import (
 JOB = ("instance", "job_id", "kind", "model")
 NAME = "{{job_id}} {{model}}"
 DURATION = "braid_job_duration_seconds"
-# As in the alert BraidJobStuck.
+# Limit of the alert BraidJobStuck.
 STUCK_SECONDS = 900
 # Jobs start and end too rarely for the interval of the other graphs.
 HOUR = "[1h]"

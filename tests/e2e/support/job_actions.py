@@ -43,7 +43,7 @@ PAUSED, RESUMED, CANCELLED = (f"{what} by a user" for what in ("paused", "resume
 CRASHED = "the server crashed while the job ran"
 PREEMPTION = "preempted"
 PREEMPTED = PREEMPTION + r" by job '(?P<by>[^']*)' of priority (?P<priority>\d+)"
-# What happens to jobs, as JobActions counts it.
+# Events that JobActions counts.
 REASONS = (PAUSED, RESUMED, CANCELLED, CRASHED, PREEMPTION)
 # Reason of each change of a job's state, a regular expression.
 CHANGES = {
@@ -61,7 +61,7 @@ CHANGES = {
 
 
 class Wish(Enum):
-    """What a user asked of a job last, with the states in which the job may then stay."""
+    """Last request of a user for a job, and the states in which the job may then stay."""
 
     RUN = frozenset({"QUEUED", "RUNNING", "SUCCEEDED"})
     PAUSE = frozenset({"PAUSED", "SUCCEEDED"})

@@ -572,7 +572,7 @@ TEST_F(PaddedListsTest, ColumnFitsTheInputAndItsMask) {
                            HasSubstr("is INT32 (expected INT64 for input 'x'; store the lists")));
 }
 
-TEST_F(PaddedListsTest, TakesNoDatatype) {
+TEST_F(PaddedListsTest, RejectsADatatype) {
   DatasetOptions options = MakeListOptions("short");
   options.inputs[0].type = DataType::kInt64;
   EXPECT_THAT(OpenDataset(options, Directories()).status(),

@@ -323,7 +323,7 @@ def _bags(data: Data) -> Batch:
 
 
 class PaddedBagClassifier(BagClassifier):
-    """The same texts, one per row."""
+    """Classifies the texts of _bags(), one per row."""
 
     def forward(self, words: Tensor) -> Tensor:
         return self.output(self.words(words))

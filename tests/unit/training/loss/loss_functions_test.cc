@@ -27,7 +27,7 @@ void ExpectNear(const at::Tensor& actual, const at::Tensor& wanted) {
   EXPECT_TRUE(at::allclose(actual, wanted, 1e-12, 1e-13)) << actual << wanted;
 }
 
-TEST(FocalLossTest, WithGammaZeroIsCrossEntropy) {
+TEST(FocalLossTest, EqualsCrossEntropyForGammaZero) {
   const at::Tensor target = at::tensor({0, 2, -1, 1, 2, 2, 0, -1}, at::kLong).view({2, 4});
   for (const bool weighted : {false, true}) {
     const std::optional<at::Tensor> weights =
@@ -55,7 +55,7 @@ TEST(FocalLossTest, ScalesTheCrossEntropyOfEachRow) {
 }
 
 // A probability of 1 has an infinite derivative of (1 − p)^γ for γ below 1.
-TEST(FocalLossTest, OfACertainClassHasAFiniteGradient) {
+TEST(FocalLossTest, HasAFiniteGradientForACertainClass) {
   const at::Tensor output = at::tensor({500.0, 0.0}, at::kDouble).view({1, 2}).requires_grad_(true);
   const at::Tensor target = at::zeros({1}, at::kLong);
   const at::Tensor loss = FocalLoss(output, target, {}, 0.5, -1, kMeanOf);
@@ -84,7 +84,7 @@ TEST(SigmoidFocalLossTest, IsTheFormulaOfEachElement) {
   }
 }
 
-TEST(DiceLossTest, OfMasksIsTheMeanOverRowsAndClasses) {
+TEST(DiceLossTest, AveragesMasksOverRowsAndClasses) {
   const at::Tensor output = Waves({2, 3, 2, 2});
   const at::Tensor target = Waves({2, 3, 2, 2}).gt(0).to(at::kDouble);
   double sum = 0;
@@ -100,7 +100,7 @@ TEST(DiceLossTest, OfMasksIsTheMeanOverRowsAndClasses) {
   EXPECT_NEAR(DiceLoss(output, target, 0.5, -1, kSumOf).item<double>(), sum, 1e-14);
 }
 
-TEST(DiceLossTest, OfClassesLeavesOutIgnoredPositions) {
+TEST(DiceLossTest, LeavesOutIgnoredPositionsOfClasses) {
   const at::Tensor output = Waves({1, 3, 5}).requires_grad_(true);
   const at::Tensor target = at::tensor({0, 2, 9, 1, 9}, at::kLong).view({1, 5});
   const at::Tensor loss = DiceLoss(output, target, 1, 9, kMeanOf);
@@ -133,7 +133,7 @@ TEST(GaussianNllLossTest, SharesAVarianceOfFewerElements) {
   ExpectNear(GaussianNllLoss(mean, target, variance.squeeze(2), false, 1e-6, kMeanOf), wanted);
 }
 
-// As in PyTorch, the clamp does not stop the gradient.
+// PyTorch passes the gradient through the clamp.
 TEST(GaussianNllLossTest, ClampsTheVarianceButNotItsGradient) {
   const at::Tensor mean = at::ones({2}, at::kDouble);
   const at::Tensor target = at::zeros({2}, at::kDouble);
@@ -145,7 +145,7 @@ TEST(GaussianNllLossTest, ClampsTheVarianceButNotItsGradient) {
   EXPECT_EQ(variance[0].item<double>(), 0);
 }
 
-TEST(GaussianNllLossTest, OfANegativeVarianceIsNan) {
+TEST(GaussianNllLossTest, IsNanForANegativeVariance) {
   const at::Tensor ones = at::ones({2}, at::kDouble);
   const at::Tensor variance = at::tensor({-1.0, 1.0}, at::kDouble);
   EXPECT_TRUE(

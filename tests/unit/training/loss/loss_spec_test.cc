@@ -108,7 +108,7 @@ TEST(LossCreateTest, RefusesParametersOutOfRange) {
   }
 }
 
-TEST(LossCreateTest, TheShapeOfPositiveWeightsHoldsThem) {
+TEST(LossCreateTest, RejectsShapesThatDoNotFitPosWeight) {
   const auto create = [](std::vector<int64_t> shape) {
     return Create({.name = "bce_with_logits",
                    .pos_weight = {1, 2, 3, 4, 5, 6},

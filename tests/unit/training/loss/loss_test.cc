@@ -178,7 +178,7 @@ TEST(LossComputeTest, KullbackLeiblerDivergence) {
   }
 }
 
-TEST(LossComputeTest, KullbackLeiblerDivergencePerRow) {
+TEST(LossComputeTest, DividesKlDivByTheRows) {
   const at::Tensor target = ValuesTensor();
   const Loss loss = Make({.name = "kl_div", .reduction = Reduction::kBatchMean});
   const HostTensor values = Values();
@@ -192,7 +192,7 @@ TEST(LossComputeTest, KullbackLeiblerDivergencePerRow) {
   EXPECT_EQ(*loss.Denominator(All(values)), 4);
 }
 
-TEST(LossComputeTest, PositiveWeightsOfAnyBroadcastableShape) {
+TEST(LossComputeTest, BroadcastsPosWeight) {
   ModelConfig config = Config();
   config.outputs = {{"masks", DataType::kFp64, {3, 2}}};
   const at::Tensor output = at::arange(24, at::kDouble).sin().view({4, 3, 2});
@@ -349,7 +349,7 @@ TEST(LossCheckTargetTest, SizesThatAreNotKnownMayFit) {
               RefusesField("targets[1].datatype", HasSubstr("expected FP64 [1, 3]")));
 }
 
-TEST(CheckTargetFormsTest, AnOutputWithoutClasses) {
+TEST(CheckTargetFormsTest, RejectsOutputsWithoutClasses) {
   const LossSpec spec = {.name = "cross_entropy", .output = "logits", .ignore_index = -100};
   EXPECT_THAT(CheckTargetForms(LossKind::kCrossEntropy, spec, DataType::kFp64, {4}, {Classes({0})}),
               RefusesField("targets[1]", HasSubstr("'logits' has shape [4]")));
@@ -455,13 +455,13 @@ HostTensor Ints(std::string name, std::vector<int64_t> shape, const std::vector<
   return MakeHost<int64_t>(std::move(name), std::move(shape), values);
 }
 
-TEST(LossComputeTest, PoissonCountsAreNotNegative) {
+TEST(LossComputeTest, RejectsNegativeTargetsOfPoissonNll) {
   EXPECT_THAT(Refusal({.name = "poisson_nll"}, Output(), Values(-0.5)),
               RefusesField("targets[1]", AllOf(HasSubstr("-0.5 in row 2 is out of range"),
                                                HasSubstr("expected at least 0"))));
 }
 
-TEST(LossComputeTest, PoissonLikelihood) {
+TEST(LossComputeTest, PoissonNllEqualsLibTorch) {
   const at::Tensor target = ValuesTensor();
   ExpectSame({.name = "poisson_nll", .full = true}, Values(),
              [&](const at::Tensor& output, int64_t reduction) {
@@ -475,7 +475,7 @@ TEST(LossComputeTest, PoissonLikelihood) {
       rates, at::poisson_nll_loss(Output().abs(), target, false, false, 0.5, at::Reduction::Mean)));
 }
 
-TEST(LossComputeTest, EmbeddingsAreComparedRowByRow) {
+TEST(LossComputeTest, ComparesEmbeddingsRowByRow) {
   const at::Tensor a = Output();
   const at::Tensor b = Output().cos();
   const HostTensor signs = Ints("targets[0]", {4}, {1, -1, -1, 1});
@@ -506,7 +506,7 @@ TEST(LossComputeTest, EmbeddingsAreComparedRowByRow) {
               RefusesField("losses[0].outputs[0]", HasSubstr("expected [rows, features]")));
 }
 
-TEST(LossComputeTest, AVarianceHasTheShapeOfItsMean) {
+TEST(LossComputeTest, RejectsVariancesOfOtherShapes) {
   const LossSpec spec = {.name = "gaussian_nll"};
   const at::Tensor mean = Output();
   const std::vector<HostTensor> target = {Values()};
@@ -542,7 +542,7 @@ std::vector<HostTensor> Sequences(const std::vector<int64_t>& lengths,
           Ints("targets[2]", {3}, steps)};
 }
 
-TEST(LossComputeTest, Ctc) {
+TEST(LossComputeTest, CtcEqualsLibTorch) {
   const LossSpec spec = {.name = "ctc", .output = "frames", .input_lengths = "steps"};
   const std::vector<HostTensor> targets = Sequences({2, 1, 2}, {5, 4, 3});
   const at::Tensor output = Frames().requires_grad_(true);
@@ -590,7 +590,7 @@ TEST(LossComputeTest, CtcNamesTheTargetThatIsOutOfRange) {
                                                         HasSubstr("INT64 [3], lengths"))));
 }
 
-TEST(LossCheckTargetsTest, OfSeveralOutputsAndTargets) {
+TEST(LossCheckTargetsTest, ChecksSeveralOutputsAndTargets) {
   const std::vector<HostTensor> targets = {Ints("targets[0]", {1, 2}, {1, 2}),
                                            Ints("targets[1]", {1}, {2})};
   const Loss ctc = MakeSeveral({.name = "ctc", .output = "frames"});

@@ -129,8 +129,7 @@ const std::vector<MetricDescription>& StateMetrics::Descriptions() {
        MetricType::Gauge,
        {"job_id", "kind", "model"},
        "Unix time when a running job last made progress: a row, a step, a batch of an evaluation, "
-       "or "
-       "a part of its data that was copied or packed. At first, the time of its last start."},
+       "or a part of its data that was copied or packed. At first, the time of its last start."},
       {MetricGroup::kJobs,
        "braid_job_progress_ratio",
        MetricType::Gauge,

@@ -20,16 +20,24 @@ int64_t Padded(int64_t numel, size_t element_size) {
 
 }  // namespace
 
-FlatParameters::FlatParameters(Replica& replica) : FlatParameters(replica, nullptr) {}
+FlatParameters::FlatParameters(Replica& replica, const std::vector<bool>& frozen)
+    : FlatParameters(replica, frozen, nullptr) {}
 
-FlatParameters::FlatParameters(Replica& replica, const FlatParameters& primary)
-    : FlatParameters(replica, &primary) {}
+FlatParameters::FlatParameters(Replica& replica, const std::vector<bool>& frozen,
+                               const FlatParameters& primary)
+    : FlatParameters(replica, frozen, &primary) {}
 
-FlatParameters::FlatParameters(Replica& replica, const FlatParameters* primary)
+FlatParameters::FlatParameters(Replica& replica, const std::vector<bool>& frozen,
+                               const FlatParameters* primary)
     : reached_(replica.parameters().size(), false) {
+  const auto is_frozen = [&frozen](size_t p) { return !frozen.empty() && frozen[p]; };
   std::vector<c10::ScalarType> types;
   std::vector<int64_t> sizes;
   for (const Parameter& parameter : replica.parameters()) {
+    if (is_frozen(slots_.size())) {
+      slots_.emplace_back();
+      continue;
+    }
     const at::Tensor& value = parameter.value;
     auto found = std::find(types.begin(), types.end(), value.scalar_type());
     if (found == types.end()) {
@@ -51,16 +59,18 @@ FlatParameters::FlatParameters(Replica& replica, const FlatParameters* primary)
     gradients_.push_back(at::zeros({sizes[b]}, options));
   }
   for (size_t p = 0; p < slots_.size(); ++p) {
-    const FlatSlot& slot = slots_[p];
     const at::Tensor value = replica.parameters()[p].value.detach();
-    const at::Tensor view =
-        values_[slot.buffer].narrow(0, slot.offset, slot.numel).view(value.sizes());
-    if (primary == nullptr) {
-      view.copy_(value);
+    const auto view_in = [&](const std::vector<at::Tensor>& buffers) {
+      const FlatSlot& slot = slots_[p];
+      return buffers[slot.buffer].narrow(0, slot.offset, slot.numel).view(value.sizes());
+    };
+    gradient_views_.push_back(is_frozen(p) ? at::Tensor() : view_in(gradients_));
+    if (primary != nullptr) {
+      value_views_.push_back(primary->value_views_[p]);
+    } else {
+      value_views_.push_back(is_frozen(p) ? value : view_in(values_).copy_(value));
     }
-    replica.BindParameter(p, view);
-    gradient_views_.push_back(
-        gradients_[slot.buffer].narrow(0, slot.offset, slot.numel).view(value.sizes()));
+    replica.BindParameter(p, value_views_[p]);
   }
 }
 
@@ -77,7 +87,7 @@ void FlatParameters::Accumulate(const std::vector<at::Tensor>& gradients, bool f
     if (gradient.defined() && !gradient.is_sparse()) {
       dense_views.push_back(view);
       dense.push_back(gradient);
-    } else if (first) {
+    } else if (first && !frozen(p)) {
       view.zero_();
     }
     if (gradient.defined() && gradient.is_sparse()) {

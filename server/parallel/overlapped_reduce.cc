@@ -1,31 +1,18 @@
 #include "server/parallel/overlapped_reduce.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
 namespace braid {
-namespace {
-
-// Buckets with at least one parameter that is not frozen.
-std::vector<GradientBucket> TrainedBuckets(const FlatParameters& flat,
-                                           const std::vector<bool>& frozen,
-                                           const BucketSizes& sizes) {
-  std::vector<GradientBucket> buckets = MakeBuckets(flat, sizes);
-  std::erase_if(buckets, [&](const GradientBucket& bucket) {
-    return std::all_of(bucket.parameters.begin(), bucket.parameters.end(),
-                       [&](size_t p) { return frozen[p]; });
-  });
-  return buckets;
-}
-
-}  // namespace
 
 std::vector<GradientBucket> MakeBuckets(const FlatParameters& flat, const BucketSizes& sizes) {
   std::vector<GradientBucket> buckets;
   // Index of the bucket being filled, by buffer.
   std::vector<std::optional<size_t>> open(flat.gradients().size());
   for (size_t p = flat.slots().size(); p-- > 0;) {
+    if (flat.frozen(p)) {
+      continue;
+    }
     const FlatSlot& slot = flat.slots()[p];
     std::optional<size_t>& filled = open[slot.buffer];
     if (!filled) {
@@ -46,20 +33,19 @@ std::vector<GradientBucket> MakeBuckets(const FlatParameters& flat, const Bucket
 }
 
 OverlappedReduce::OverlappedReduce(Communicator& communicator, std::vector<FlatParameters*> flat,
-                                   const std::vector<bool>& frozen, bool all,
-                                   const BucketSizes& sizes)
+                                   bool all, const BucketSizes& sizes)
     : communicator_(communicator),
       flat_(std::move(flat)),
       all_(all),
-      buckets_(TrainedBuckets(*flat_.front(), frozen, sizes)),
-      bucket_of_(frozen.size()),
+      buckets_(MakeBuckets(*flat_.front(), sizes)),
+      bucket_of_(flat_.front()->slots().size()),
       waiting_(buckets_.size(), flat_.size()) {
   std::vector<size_t> missing(buckets_.size());
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (const size_t p : buckets_[b].parameters) {
       bucket_of_[p] = b;
-      missing[b] += frozen[p] ? 0 : 1;
     }
+    missing[b] = buckets_[b].parameters.size();
   }
   missing_.assign(flat_.size(), missing);
 }

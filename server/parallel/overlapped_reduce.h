@@ -34,18 +34,18 @@ struct BucketSizes {
   int64_t others = int64_t{25} << 20;
 };
 
-// Assigns every parameter to one bucket, in the order in which a backward pass probably finishes
-// them: the parameters of the last layers first.
+// Assigns every parameter that is not frozen to one bucket, in the order in which a backward pass
+// probably finishes them: the parameters of the last layers first.
 std::vector<GradientBucket> MakeBuckets(const FlatParameters& flat, const BucketSizes& sizes = {});
 
 // Thread-safe. Each rank's calls come from its worker. The constructor's references must outlive
 // this object.
 class OverlappedReduce {
  public:
-  // flat: one per rank, all of the same model. frozen: parameters without a gradient. all: true
-  // sends the sums to every rank, false only to the primary.
-  OverlappedReduce(Communicator& communicator, std::vector<FlatParameters*> flat,
-                   const std::vector<bool>& frozen, bool all, const BucketSizes& sizes = {});
+  // flat: one per rank, all of the same model. all: true sends the sums to every rank, false only
+  // to the primary.
+  OverlappedReduce(Communicator& communicator, std::vector<FlatParameters*> flat, bool all,
+                   const BucketSizes& sizes = {});
 
   // Call it before the rank's backward pass.
   void Begin(size_t rank);

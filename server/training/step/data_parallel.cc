@@ -113,30 +113,21 @@ absl::Status DataParallel::Init(Placement placement) {
   const bool nccl = any(Link::kNccl);
   // Replicas that update their own parameters cannot share them.
   const bool share_parameters = !nccl && !any(Link::kCopies) && spec_.sync != SyncMode::kAllReduce;
+  size_t first = 0;
   for (PlacedStage& placed : placement.stages) {
-    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                           Stage::Create(std::move(placed), share_parameters));
+    const size_t count = placed.replicas.replica(0).parameters().size();
+    BRAID_ASSIGN_OR_RETURN(
+        std::unique_ptr<Stage> stage,
+        Stage::Create(std::move(placed), groups_->Range(first, count), share_parameters));
     stages_.push_back(std::move(stage));
+    first += count;
   }
   sync_ = SyncChoice(share_parameters ? SyncMode::kReduceBroadcast : spec_.sync,
                      /*measure=*/!nccl);
   holding_.assign(stages_.size(), 0);
-  size_t first = 0;
   for (size_t s = 0; s < stages_.size(); ++s) {
-    const std::unique_ptr<Stage>& stage = stages_[s];
-    const size_t count = stage->flat(0).slots().size();
-    const ParameterGroups mine = groups_->Range(first, count);
-    BRAID_RETURN_IF_ERROR(RunOnEach(stage->workers(), Phase::kLoad, [&](size_t r) {
-      for (size_t p = 0; p < count; ++p) {
-        if (mine.frozen(p)) {
-          stage->replica(r).Freeze(p);
-        }
-      }
-      return absl::OkStatus();
-    }));
     BRAID_RETURN_IF_ERROR(CheckAdditive(s));
-    stage->MakeOptimizer(spec_.optimizer, mine);
-    first += count;
+    stages_[s]->MakeOptimizer(spec_.optimizer);
   }
   peaks_.assign(ranks_.workers.size(), 0);
   CountBytes();
@@ -616,11 +607,11 @@ void DataParallel::DropKept() {
   kept_batch_.reset();
 }
 
-absl::StatusOr<std::vector<StateTensor>> DataParallel::State() {
+absl::StatusOr<std::vector<StateTensor>> DataParallel::State(bool trained_only) {
   std::vector<StateTensor> state;
   for (const std::unique_ptr<Stage>& stage : stages_) {
     BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kCopyOut, [&](size_t) {
-      for (const StateEntry& entry : stage->state()) {
+      for (const StateEntry& entry : trained_only ? stage->trained_state() : stage->state()) {
         state.push_back({ToHost(entry.value.clone(), entry.name), entry.is_parameter});
       }
       return absl::OkStatus();
@@ -684,8 +675,12 @@ absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
                                     [&](size_t) { return RestoreStage(*stage, snapshot, first); }));
     BRAID_RETURN_IF_ERROR(RunOnEach(stage->workers(), Phase::kLoad, [&](size_t r) {
       const c10::AutoGradMode no_grad(false);
-      for (size_t b = 0; r > 0 && b < stage->flat(r).values().size(); ++b) {
-        stage->flat(r).values()[b].copy_(stage->flat(0).values()[b]);
+      const std::vector<StateEntry> from = stage->replica(0).state();
+      const std::vector<StateEntry> to = stage->replica(r).state();
+      for (size_t i = 0; i < to.size(); ++i) {
+        if (to[i].is_parameter && !to[i].value.is_alias_of(from[i].value)) {
+          to[i].value.copy_(from[i].value);
+        }
       }
       RestoreGradients(*stage, snapshot, r);
       return absl::OkStatus();

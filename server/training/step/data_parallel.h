@@ -83,8 +83,9 @@ class DataParallel {
     return spec_.precision == Precision::kFloat16 ? scaler_.scale() : 1;
   }
 
-  // Returns the primaries' parameters and buffers.
-  absl::StatusOr<std::vector<StateTensor>> State();
+  // Returns the primaries' parameters and buffers. trained_only: only the parameters that updates
+  // change, without frozen ones; a parameter with several names is listed under the first one.
+  absl::StatusOr<std::vector<StateTensor>> State(bool trained_only = false);
   // Returns everything that a checkpoint holds.
   absl::StatusOr<TrainingSnapshot> Snapshot();
   // Returns the snapshot from before the Forward() whose graph is kept; keeps the graph.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,20 +36,31 @@ Link LinkOf(const PlacedStage& placed) {
   return on_host ? Link::kSharedMemory : Link::kCopies;
 }
 
-absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(PlacedStage placed, bool share_parameters) {
-  std::unique_ptr<Stage> stage(new Stage(std::move(placed), share_parameters));
+absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(PlacedStage placed,
+                                                     const ParameterGroups& groups,
+                                                     bool share_parameters) {
+  std::unique_ptr<Stage> stage(new Stage(std::move(placed), groups, share_parameters));
   const std::vector<Worker*>& workers = stage->workers();
+  std::vector<bool> frozen;
+  for (size_t p = 0; p < stage->replica(0).parameters().size(); ++p) {
+    frozen.push_back(groups.frozen(p));
+  }
   std::vector<std::optional<FlatParameters>> flat(workers.size());
   BRAID_RETURN_IF_ERROR(RunOnEach({workers[0]}, Phase::kLoad, [&](size_t) {
-    flat[0].emplace(stage->replica(0));
+    flat[0].emplace(stage->replica(0), frozen);
     stage->buffers_ = FlatBuffers(stage->replica(0).buffers());
     return absl::OkStatus();
   }));
   BRAID_RETURN_IF_ERROR(RunOnEach(workers, Phase::kLoad, [&](size_t r) {
     if (r > 0 && share_parameters) {
-      flat[r].emplace(stage->replica(r), *flat[0]);
+      flat[r].emplace(stage->replica(r), frozen, *flat[0]);
     } else if (r > 0) {
-      flat[r].emplace(stage->replica(r));
+      flat[r].emplace(stage->replica(r), frozen);
+    }
+    for (size_t p = 0; p < frozen.size(); ++p) {
+      if (frozen[p]) {
+        stage->replica(r).Freeze(p);
+      }
     }
     return absl::OkStatus();
   }));
@@ -125,15 +137,14 @@ void Stage::CommitBuffers() {
   ResetBuffers(0);
 }
 
-void Stage::MakeOptimizer(const OptimizerSpec& spec, const ParameterGroups& groups) {
+void Stage::MakeOptimizer(const OptimizerSpec& spec) {
   optimizer_spec_ = spec;
-  groups_ = groups;
   optimizers_.resize(size());
-  optimizers_[0] = std::make_unique<Optimizer>(spec, groups, flat_[0]);
+  optimizers_[0] = std::make_unique<Optimizer>(spec, groups_, flat_[0]);
 }
 
 absl::Status Stage::CopyOptimizer(size_t r) {
-  optimizers_[r] = std::make_unique<Optimizer>(optimizer_spec_, *groups_, flat_[r]);
+  optimizers_[r] = std::make_unique<Optimizer>(optimizer_spec_, groups_, flat_[r]);
   return optimizers_[r]->Load(replica(r).parameters(),
                               optimizers_[0]->state(replica(0).parameters()),
                               optimizers_[0]->updates());
@@ -144,11 +155,21 @@ int64_t Stage::bytes(size_t r) const {
   const auto add = [&bytes](const at::Tensor& tensor) {
     bytes += static_cast<int64_t>(tensor.nbytes());
   };
-  for (size_t b = 0; b < flat_[r].values().size(); ++b) {
-    if (r == 0 || !share_parameters_) {
-      add(flat_[r].values()[b]);
+  // Parameters are views of flat buffers, or, if frozen, have memory of their own.
+  std::set<const void*> counted;
+  if (r > 0 && share_parameters_) {
+    for (const Parameter& parameter : replica(0).parameters()) {
+      counted.insert(parameter.value.storage().data());
     }
-    add(flat_[r].gradients()[b]);
+  }
+  for (const StateEntry& entry : replica(r).state()) {
+    if (entry.is_parameter && entry.value.has_storage() &&
+        counted.insert(entry.value.storage().data()).second) {
+      bytes += static_cast<int64_t>(entry.value.storage().nbytes());
+    }
+  }
+  for (const at::Tensor& gradients : flat_[r].gradients()) {
+    add(gradients);
   }
   // Every replica has buffers of these sizes; the primary's device also holds the committed ones.
   for (const at::Tensor& buffer : buffers_.views()) {
@@ -170,6 +191,18 @@ std::vector<StateEntry> Stage::state() const {
   std::vector<StateEntry> entries = replica(0).state();
   for (StateEntry& entry : entries) {
     entry.name = WholeName(path_, entry.name);
+  }
+  return entries;
+}
+
+std::vector<StateEntry> Stage::trained_state() const {
+  std::vector<StateEntry> entries;
+  const std::vector<Parameter>& parameters = replica(0).parameters();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (!groups_.frozen(p)) {
+      entries.push_back({WholeName(path_, parameters[p].name), parameters[p].value.detach(),
+                         /*is_parameter=*/true});
+    }
   }
   return entries;
 }

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,9 +31,12 @@ Link LinkOf(const PlacedStage& placed);
 // by worker r unless a method says otherwise.
 class Stage {
  public:
-  // Flattens the replicas' parameters. `share_parameters`: all replicas use the primary's parameter
-  // memory; requires kSharedMemory. Blocks.
-  static absl::StatusOr<std::unique_ptr<Stage>> Create(PlacedStage placed, bool share_parameters);
+  // Flattens the replicas' parameters and freezes those of frozen groups. `groups`: of this stage's
+  // parameters. `share_parameters`: all replicas use the primary's parameter memory; requires
+  // kSharedMemory. Blocks.
+  static absl::StatusOr<std::unique_ptr<Stage>> Create(PlacedStage placed,
+                                                       const ParameterGroups& groups,
+                                                       bool share_parameters);
 
   const std::string& path() const { return path_; }
   size_t size() const { return replicas_.size(); }
@@ -54,7 +56,7 @@ class Stage {
   // Returns tensor `buffer` of every replica's `member` (FlatParameters::gradients or values).
   std::vector<at::Tensor> OfAll(const std::vector<at::Tensor>& (FlatParameters::*member)() const,
                                 size_t buffer) const;
-  // Returns the names of the trainable parameters in the whole model.
+  // Returns the names of the trainable parameters, frozen groups included, in the whole model.
   std::vector<std::string> ParameterNames() const;
   // Returns true if a parameter is not frozen.
   bool trains() const;
@@ -82,23 +84,28 @@ class Stage {
   void KeepEarlierBuffers() { earlier_buffers_ = FlatBuffers(buffers_.views()); }
   void RestoreEarlierBuffers() { SetBuffers(0, earlier_buffers_); }
 
-  // Returns the bytes of replica r: parameters, gradients, buffers, optimizer state.
+  // Returns the bytes of replica r: parameters, frozen ones included, gradients, buffers, optimizer
+  // state. Parameters in shared memory count for the primary.
   int64_t bytes(size_t r) const;
 
   // Returns the primary's committed state_dict by names in the whole model.
   std::vector<StateEntry> state() const;
+  // Returns the part of state() that updates change: parameters that are not frozen, each under its
+  // first name.
+  std::vector<StateEntry> trained_state() const;
 
   // Creates the primary's optimizer, which holds the optimizer state. The other replicas have an
-  // optimizer only while they make their own updates. `groups`: of this stage's parameters.
-  void MakeOptimizer(const OptimizerSpec& spec, const ParameterGroups& groups);
+  // optimizer only while they make their own updates.
+  void MakeOptimizer(const OptimizerSpec& spec);
   Optimizer& optimizer(size_t r) const { return *optimizers_[r]; }
   // Creates replica r's optimizer as a copy of the primary's. By replica r's worker.
   absl::Status CopyOptimizer(size_t r);
 
  private:
-  Stage(PlacedStage placed, bool share_parameters)
+  Stage(PlacedStage placed, const ParameterGroups& groups, bool share_parameters)
       : link_(LinkOf(placed)),
         share_parameters_(share_parameters),
+        groups_(groups),
         path_(std::move(placed.path)),
         replicas_(std::move(placed.replicas)),
         communicator_(std::move(placed.communicator)) {}
@@ -109,6 +116,7 @@ class Stage {
 
   const Link link_;
   const bool share_parameters_;
+  const ParameterGroups groups_;
   const std::string path_;
   const ReplicaSet replicas_;
   const std::shared_ptr<Communicator> communicator_;  // kNccl
@@ -118,7 +126,6 @@ class Stage {
   FlatBuffers micro_batch_buffers_;
   FlatBuffers earlier_buffers_;
   OptimizerSpec optimizer_spec_;
-  std::optional<ParameterGroups> groups_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;
 };
 

@@ -89,16 +89,12 @@ void TrainStep::OverlapReduce() {
     if (stage.link() != Link::kNccl) {
       continue;
     }
-    std::vector<bool> frozen;
-    for (const Parameter& parameter : stage.replica(0).parameters()) {
-      frozen.push_back(!parameter.value.requires_grad());
-    }
     std::vector<FlatParameters*> flat;
     for (size_t r = 0; r < stage.size(); ++r) {
       flat.push_back(&stage.flat(r));
     }
     overlapped_[s] = std::make_unique<OverlappedReduce>(stage.communicator(), std::move(flat),
-                                                        frozen, update_->all_reduce);
+                                                        update_->all_reduce);
     reduces[s] = overlapped_[s].get();
   }
   passes_.front()->OverlapReduce(std::move(reduces));

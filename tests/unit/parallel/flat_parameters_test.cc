@@ -153,6 +153,38 @@ TEST_F(AccumulateTest, KeepsPaddingZero) {
   }
 }
 
+TEST(FlatParametersTest, FrozenParametersHaveNoGradientMemory) {
+  PuppetReplica replica = MixedReplica();
+  const PuppetReplica original = MixedReplica();
+  FlatParameters flat(replica, /*frozen=*/{false, true, true, true});
+  ASSERT_EQ(flat.values().size(), 1);
+  ASSERT_EQ(flat.gradients().size(), 1);
+  EXPECT_EQ(flat.values()[0].nbytes(), 64);  // "a" with its padding
+  EXPECT_EQ(flat.gradients()[0].nbytes(), 64);
+  EXPECT_EQ(flat.slots()[3].numel, 0);
+  EXPECT_TRUE(flat.frozen(1));
+  EXPECT_FALSE(flat.frozen(0));
+  for (size_t p = 0; p < replica.parameters().size(); ++p) {
+    EXPECT_TRUE(at::equal(replica.parameters()[p].value, original.parameters()[p].value));
+  }
+  flat.Accumulate({at::ones({2, 3}), {}, {}, {}}, /*first=*/true);
+  flat.Accumulate({at::ones({2, 3}), {}, {}, {}}, /*first=*/false);
+  EXPECT_TRUE(at::equal(flat.gradient(0), at::full({2, 3}, 2.0)));
+  EXPECT_THAT(flat.reached(), ElementsAre(true, false, false, false));
+}
+
+TEST(FlatParametersTest, ReplicasShareFrozenParameters) {
+  PuppetReplica replica = MixedReplica();
+  PuppetReplica other = MixedReplica();
+  const std::vector<bool> frozen = {false, true, false, true};
+  const FlatParameters flat(replica, frozen);
+  const FlatParameters shared(other, frozen, flat);
+  for (size_t p = 0; p < frozen.size(); ++p) {
+    EXPECT_TRUE(other.parameters()[p].value.is_alias_of(replica.parameters()[p].value));
+  }
+  EXPECT_FALSE(shared.gradients()[0].is_alias_of(flat.gradients()[0]));
+}
+
 TEST(FlatParametersTest, HasNoBuffersWithoutParameters) {
   PuppetReplica replica(nullptr);
   const FlatParameters flat(replica);

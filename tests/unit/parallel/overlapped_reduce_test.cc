@@ -40,6 +40,17 @@ TEST(GradientBucketsTest, StartsWithTheLastParameters) {
   EXPECT_EQ(buckets[2].slice.end, 32);
 }
 
+TEST(GradientBucketsTest, HaveNoFrozenParameters) {
+  PuppetReplica replica = FourParameters();
+  const FlatParameters flat(replica, {true, false, true, false});
+  const std::vector<GradientBucket> buckets = MakeBuckets(flat, {.first = 1, .others = 100});
+  ASSERT_EQ(buckets.size(), 2);
+  EXPECT_THAT(buckets[0].parameters, ElementsAre(3));
+  EXPECT_THAT(buckets[1].parameters, ElementsAre(1));
+  EXPECT_EQ(buckets[1].slice.begin, 0);
+  EXPECT_EQ(buckets[1].slice.end, 16);
+}
+
 TEST(GradientBucketsTest, SmallModelHasOneBucketPerDatatype) {
   PuppetReplica replica = FourParameters();
   EXPECT_EQ(MakeBuckets(FlatParameters(replica)).size(), 2);
@@ -49,20 +60,20 @@ class OverlappedReduceTest : public ::testing::Test {
  protected:
   static constexpr size_t kRanks = 3;
 
-  OverlappedReduceTest() {
+  explicit OverlappedReduceTest(const std::vector<bool>& frozen = {}) {
     for (size_t r = 0; r < kRanks; ++r) {
       replicas_.push_back(FourParameters());
-      flat_.push_back(std::make_unique<FlatParameters>(replicas_.back()));
+      flat_.push_back(std::make_unique<FlatParameters>(replicas_.back(), frozen));
       flat_.back()->gradients()[0].fill_(100);  // old values, which are overwritten
     }
   }
-  OverlappedReduce Make(bool all, const std::vector<bool>& frozen = std::vector<bool>(4)) {
+  OverlappedReduce Make(bool all) {
     std::vector<FlatParameters*> flat;
     for (const auto& parameters : flat_) {
       flat.push_back(parameters.get());
     }
     // Every parameter has its own bucket.
-    return OverlappedReduce(communicator_, flat, frozen, all, {.first = 1, .others = 1});
+    return OverlappedReduce(communicator_, flat, all, {.first = 1, .others = 1});
   }
   // Gradient of parameter `p` on rank `rank`.
   static double Value(size_t rank, size_t p) { return static_cast<double>(1 + 10 * rank + p); }
@@ -134,13 +145,23 @@ TEST_F(OverlappedReduceTest, MissingGradientsAreZero) {
   }
 }
 
-TEST_F(OverlappedReduceTest, DoesNotWaitForFrozenParameters) {
-  OverlappedReduce reduce = Make(/*all=*/false, {false, false, false, true});
+class OverlappedReduceWithFrozenParametersTest : public OverlappedReduceTest {
+ protected:
+  OverlappedReduceWithFrozenParametersTest() : OverlappedReduceTest({false, true, false, true}) {}
+};
+
+TEST_F(OverlappedReduceWithFrozenParametersTest, DoesNotWaitForThem) {
+  OverlappedReduce reduce = Make(/*all=*/false);
   for (size_t r = 0; r < kRanks; ++r) {
     reduce.Begin(r);
     Add(&reduce, r, 2);
   }
   EXPECT_THAT(calls_.sums, ElementsAre(0));
+  for (size_t r = 0; r < kRanks; ++r) {
+    Add(&reduce, r, 0);
+  }
+  EXPECT_THAT(calls_.sums, ElementsAre(0, 1));
+  EXPECT_EQ(Gradient(0, 0), Value(0, 0) + Value(1, 0) + Value(2, 0));
 }
 
 TEST_F(OverlappedReduceTest, ReturnsErrorOfASumAndSkipsTheOthers) {

@@ -110,6 +110,31 @@ TEST_P(SnapshotTest, OtherNumbersOfReplicasGoOnToo) {
   }
 }
 
+// Frozen by a group or when the model was exported.
+TEST(SnapshotFrozenTest, EveryReplicaGetsTheFrozenParametersOfTheSnapshot) {
+  for (const bool in_group : {true, false}) {
+    const auto module = [in_group](double value) {
+      torch::jit::Module stateful = Stateful();
+      at::Tensor frozen = stateful.attr("second").toModule().attr("b").toTensor();
+      frozen.set_requires_grad(false).fill_(value);
+      frozen.set_requires_grad(in_group);
+      return stateful;
+    };
+    TrainerSpec spec = SpecOf(SgdSpec{.lr = 0.3});
+    if (!in_group) {
+      spec.groups.clear();
+    }
+    TrainedModule trained(module(0.5), 3, spec);
+    Begin(&trained);
+    BRAID_ASSERT_OK_AND_ASSIGN(const TrainingSnapshot snapshot, trained->Snapshot());
+    TrainedModule restored(module(-1), 3, spec);
+    ASSERT_THAT(restored->Restore(snapshot), IsOk());
+    GoOn(&trained);
+    GoOn(&restored);
+    ExpectSameState(restored.state(), trained.state(), 0);
+  }
+}
+
 TEST(SnapshotStagesTest, StagesGoOnWithTheSameBits) {
   const TrainerSpec spec =
       SpecOf(AdamSpec{.lr = 0.05}, {{"first", {"cpu:0", "cpu:1"}}, {"second", {"cpu:2", "cpu:0"}}});

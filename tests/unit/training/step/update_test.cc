@@ -129,6 +129,38 @@ TEST_P(UpdateTest, AFrozenGroupStaysAsItIs) {
   ExpectSameState(trained.state(), Moved(gradients, 0.5), kDouble);
 }
 
+// Frozen by a group or when the model was exported.
+TEST(FrozenTest, FrozenParametersHaveNoGradientsAndNoOptimizerState) {
+  const auto bytes_of = [](const char* name) {
+    return static_cast<int64_t>(Mlp().attr(name).toTensor().nbytes());
+  };
+  constexpr int64_t kPadding = 64;  // at most, of each parameter and copy
+  for (const bool in_group : {true, false}) {
+    torch::jit::Module module = Mlp();
+    TrainerSpec spec = TrainedSpec(AdamSpec{});
+    if (in_group) {
+      spec.groups = {{.pattern = "^[wb]1$", .frozen = true}};
+    } else {
+      module.attr("w1").toTensor().set_requires_grad(false);
+      module.attr("b1").toTensor().set_requires_grad(false);
+    }
+    TrainedModule trained(module, 2, spec);
+    ASSERT_THAT(trained.Step(Inputs(8), Classes(8)), IsOk());
+    const std::vector<DeviceMemory> memory = trained->memory();
+    ASSERT_EQ(memory.size(), 2);
+    // "w2", its gradient and Adam's two averages.
+    const int64_t least = bytes_of("w1") + bytes_of("b1") + 4 * bytes_of("w2");
+    EXPECT_GE(memory[0].current, least);
+    EXPECT_LE(memory[0].current, least + 6 * kPadding);
+    ExpectSameState({{"w1", trained.state()["w1"]}, {"b1", trained.state()["b1"]}},
+                    {{"w1", Mlp().attr("w1").toTensor()}, {"b1", Mlp().attr("b1").toTensor()}}, 0);
+    BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<StateTensor> trained_state,
+                               trained->State(/*trained_only=*/true));
+    ASSERT_EQ(trained_state.size(), 1);
+    EXPECT_EQ(trained_state[0].tensor.name, "w2");
+  }
+}
+
 TEST(FrozenTest, NotEverythingMayBeFrozen) {
   TrainerSpec spec = TrainedSpec();
   spec.groups = {{.pattern = ".", .frozen = true}};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -32,6 +33,12 @@ PROGRAMS = [
     ROOT / "docs/guides/images.md",
     ROOT / "docs/guides/decoding.md",
     ROOT / "docs/guides/text.md",
+    pytest.param(
+        ROOT / "docs/guides/lora.md",
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec("peft") is None, reason="peft is not installed"
+        ),
+    ),
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Without the pages of the packages that the dashboard preview installs.

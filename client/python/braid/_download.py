@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any
 
@@ -26,6 +29,13 @@ _KINDS = {
     ),
     "package": ("a TorchScript module", ".pt for the module or .safetensors for the weights"),
 }
+
+# Parts of peft's parameter names. A PeftModel has the base model at base_model.model.
+_PEFT_MODEL = re.compile(r"(?:^|\.)(?P<path>base_model\.model\.)")
+_LORA = re.compile(r"\.(lora_\w+)\.[^.]+(\.\w+)?$")
+_MAGNITUDE = re.compile(r"\.(lora_magnitude_vector)\.[^.]+\.weight$")  # DoRA
+_MODULE_TO_SAVE = re.compile(r"\.modules_to_save\.[^.]+\.")
+_ADAPTER = re.compile(f"{_LORA.pattern}|{_MODULE_TO_SAVE.pattern}")
 
 
 def download(
@@ -54,6 +64,60 @@ def download(
         raise InvalidArgument(
             f"file: '{os.fspath(file)}': {problem}", (("file", problem),), error.attempts
         ) from None
+
+
+def download_trainable(
+    file: str | os.PathLike[str] | IO[bytes], format: str | None, fetch: Fetch
+) -> int:
+    """Downloads the trained parameters to a path or a file object. Returns the size in bytes.
+
+    Gives the parameters of a LoRA model of peft the names of peft's adapter_model.safetensors.
+    format: "safetensors", or None for a path with this suffix or a file object.
+    """
+    is_path = isinstance(file, (str, os.PathLike))
+    if format is None:
+        format = format_of(file) if is_path else "safetensors"
+    if format != "safetensors":
+        problem = f"the format is '{format}'" if format else f"'{os.fspath(file)}' is a folder"
+        raise ValueError(f"trainable_only: {problem} (expected safetensors)")
+    with tempfile.TemporaryFile() as whole:
+        fetch(format, lambda pieces: receive(whole, pieces))
+        whole.seek(0)
+        if not is_path:
+            return _copy_with_peft_names(whole, file)
+        with _replacing(file) as target:
+            return _copy_with_peft_names(whole, target)
+
+
+def _copy_with_peft_names(source: IO[bytes], target: IO[bytes]) -> int:
+    """Copies a safetensors file and renames its tensors. Returns the size in bytes."""
+    header = json.loads(source.read(int.from_bytes(source.read(8), "little")))
+    names = _peft_names(header)
+    text = json.dumps({names[name]: value for name, value in header.items()}).encode()
+    text += b" " * (-len(text) % 8)  # aligns the data
+    data = source.tell()
+    target.write(len(text).to_bytes(8, "little") + text)
+    shutil.copyfileobj(source, target, 1 << 20)
+    return 8 + len(text) + source.tell() - data
+
+
+def _peft_names(names: Iterable[str]) -> dict[str, str]:
+    """Returns the names in peft's files, by module name, if the names are of a LoRA model.
+
+    peft leaves out the name of the adapter: "base_model.model.fc.lora_A.default.weight" becomes
+    "base_model.model.fc.lora_A.weight". Changes no name if two would become the same.
+    """
+    kept = {name: name for name in names}
+    if not any(_PEFT_MODEL.search(name) and _ADAPTER.search(name) for name in kept):
+        return kept
+    renamed = {}
+    for name in kept:
+        inside = _PEFT_MODEL.search(name)
+        path = name[inside.start("path") :] if inside else name
+        path = _MODULE_TO_SAVE.sub(".", path)
+        path = _MAGNITUDE.sub(r".\1", path)
+        renamed[name] = _LORA.sub(r".\1\2", path)
+    return renamed if len(set(renamed.values())) == len(renamed) else kept
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
@@ -105,16 +169,17 @@ def _to_folder(folder: pathlib.Path, fetch: Fetch) -> int:
     return size
 
 
-def to_path(path: str | os.PathLike[str], call: Callable[[Receive], int]) -> int:
-    """Downloads a file with `call` and renames it to `path`. Returns the size in bytes.
+@contextmanager
+def _replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Yields a file that is renamed to `path` at the end.
 
-    A temporary file in the same folder receives the data, so `path` is never incomplete.
+    It is in the same folder, so `path` is never incomplete.
     """
     target = pathlib.Path(path)
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            size = call(lambda pieces: receive(file, pieces))
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())  # mkstemp permits only the owner.
@@ -122,7 +187,12 @@ def to_path(path: str | os.PathLike[str], call: Callable[[Receive], int]) -> int
     except BaseException:
         os.unlink(name)
         raise
-    return size
+
+
+def to_path(path: str | os.PathLike[str], call: Callable[[Receive], int]) -> int:
+    """Downloads a file with `call` and renames it to `path`. Returns the size in bytes."""
+    with _replacing(path) as file:
+        return call(lambda pieces: receive(file, pieces))
 
 
 def to_file(file: IO[bytes], call: Callable[[Receive], int]) -> int:

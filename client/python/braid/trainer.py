@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from braid.client import Client
 
 _FORMATS = {"torchscript": 1, "safetensors": 2, "package": 3}
+_TRAINABLE_SAFETENSORS = 4
 
 
 class Trainer:
@@ -289,6 +290,7 @@ class Trainer:
         file: str | os.PathLike[str] | IO[bytes],
         format: str | None = None,
         *,
+        trainable_only: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Writes the model with its current weights to a file. Returns the size in bytes.
@@ -301,6 +303,9 @@ class Trainer:
             path without a suffix, or of an existing folder, receives all files of a version, which
             a server can serve; the folder must be new or empty. A file object receives
             "torchscript" from a TorchScript model and "safetensors" from a pair.
+        trainable_only: write only the parameters that updates change, without buffers and frozen
+            parameters, as "safetensors". Names are the module's, except for a LoRA model of peft:
+            they are those of adapter_model.safetensors, so that peft loads the file.
         Raises InvalidArgument, with the suffixes that fit, for a format of another kind of model.
         """
         if format is not None and format not in _FORMATS:
@@ -309,11 +314,14 @@ class Trainer:
         deadline = self._client._channel.deadline(timeout)
 
         def fetch(format: str, receive: _download.Receive) -> int:
-            request = method.request(trainer=self._name, format=_FORMATS[format])
+            number = _TRAINABLE_SAFETENSORS if trainable_only else _FORMATS[format]
+            request = method.request(trainer=self._name, format=number)
             stream = partial(self._client._channel.call_streaming, method, request, receive)
             size: int = self._handle.read(stream, remaining(deadline))
             return size
 
+        if trainable_only:
+            return _download.download_trainable(file, format, fetch)
         return _download.download(file, format, self._model, fetch)
 
     def info(self, *, timeout: float | None = None) -> TrainerInfo:

@@ -74,6 +74,7 @@ class FakeServer(grpc.GenericRpcHandler):
         }
         self.edit_pieces = lambda pieces: pieces
         self.file = bytes(range(100))
+        self.trainable_file = b""  # of FORMAT_TRAINABLE_SAFETENSORS
         self.pair = False
         self.uptime = lambda: 8.0
         self.late = deque()
@@ -450,12 +451,12 @@ class FakeServer(grpc.GenericRpcHandler):
                 grpc.StatusCode.INVALID_ARGUMENT, f"model {model!r} is {kind}", False, False,
                 (("format", kind),), None,
             ))
+        file = self.file if request.format < 4 else self.trainable_file
         pieces = [
             _protocol.TRAINING["DownloadModel"].response(
-                total_bytes=len(self.file), offset=offset,
-                data=self.file[offset:offset + PIECE_BYTES],
+                total_bytes=len(file), offset=offset, data=file[offset:offset + PIECE_BYTES],
             )
-            for offset in range(0, len(self.file), PIECE_BYTES)
+            for offset in range(0, len(file), PIECE_BYTES)
         ]
         return iter(self.edit_pieces(pieces))
 

@@ -3,7 +3,9 @@
 import io
 
 import grpc
+import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 import braid
 
@@ -137,3 +139,81 @@ def test_unknown_format_is_rejected(trainer):
     expected = r"format: 'onnx' \(expected one of torchscript, safetensors, package\)"
     with pytest.raises(ValueError, match=expected):
         trainer.download("model.onnx", format="onnx")
+
+
+def trained(*names):
+    """Returns a file with one value per name."""
+    return save({name: np.full(3, i, np.float32) for i, name in enumerate(names)})
+
+
+def numbered(file):
+    """Returns the value of each tensor by name."""
+    assert int.from_bytes(file[:8], "little") % 8 == 0
+    return {name: int(array[0]) for name, array in load(file).items()}
+
+
+def test_trainable_only_keeps_names_and_bytes(server, trainer, tmp_path):
+    server.trainable_file = trained("head.weight", "head.bias", "lora_A.default.weight")
+    file = io.BytesIO(b"....")
+    file.seek(4)
+    assert trainer.download(file, trainable_only=True) == len(file.getvalue()) - 4
+    path = tmp_path / "head.safetensors"
+    assert trainer.download(path, trainable_only=True) == path.stat().st_size
+    assert path.read_bytes() == file.getvalue()[4:]
+    assert numbered(path.read_bytes()) == numbered(server.trainable_file)
+    assert [request.format for request in server.received("DownloadModel")] == [4, 4]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+ATTENTION = "base_model.model.layer.0.query"
+
+
+@pytest.mark.parametrize("wrapper", ["", "net."])
+def test_trainable_only_names_a_lora_model_as_peft_does(server, trainer, wrapper):
+    names = {
+        f"{ATTENTION}.lora_A.my_adapter.weight": f"{ATTENTION}.lora_A.weight",
+        f"{ATTENTION}.lora_B.my_adapter.bias": f"{ATTENTION}.lora_B.bias",
+        f"{ATTENTION}.lora_embedding_A.my_adapter": f"{ATTENTION}.lora_embedding_A",
+        f"{ATTENTION}.lora_magnitude_vector.my_adapter.weight": f"{ATTENTION}.lora_magnitude_vector",
+        f"{ATTENTION}.base_layer.bias": f"{ATTENTION}.base_layer.bias",
+        "base_model.model.head.modules_to_save.my_adapter.out.weight":
+            "base_model.model.head.out.weight",
+    }
+    server.trainable_file = trained(*(wrapper + name for name in names))
+    file = io.BytesIO()
+    trainer.download(file, "safetensors", trainable_only=True)
+    before = numbered(server.trainable_file)
+    assert numbered(file.getvalue()) == {
+        names[name.removeprefix(wrapper)]: value for name, value in before.items()
+    }
+
+
+def test_trainable_only_keeps_the_names_of_two_adapters_apart(server, trainer):
+    server.trainable_file = trained(
+        f"{ATTENTION}.lora_A.one.weight", f"{ATTENTION}.lora_A.other.weight"
+    )
+    file = io.BytesIO()
+    trainer.download(file, trainable_only=True)
+    assert numbered(file.getvalue()) == numbered(server.trainable_file)
+
+
+@pytest.mark.parametrize("name, format, problem", [
+    ("m.pt", None, "the format is 'torchscript'"), ("m.pt2", None, "the format is 'package'"),
+    ("m.safetensors", "package", "the format is 'package'"), ("m", None, "'m' is a folder"),
+])
+def test_trainable_only_requires_safetensors(server, trainer, name, format, problem):
+    with pytest.raises(ValueError) as caught:
+        trainer.download(name, format, trainable_only=True)
+    assert str(caught.value) == f"trainable_only: {problem} (expected safetensors)"
+    assert not server.received("DownloadModel")
+
+
+def test_incomplete_trainable_download_keeps_the_old_file(server, trainer, tmp_path):
+    server.trainable_file = trained(*(f"layer.{i}.weight" for i in range(20)))
+    server.edit_pieces = lambda pieces: pieces[:-1]
+    path = tmp_path / "head.safetensors"
+    path.write_bytes(b"before")
+    with pytest.raises(braid.DataLoss):
+        trainer.download(path, trainable_only=True)
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]

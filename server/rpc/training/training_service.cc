@@ -38,10 +38,12 @@ absl::StatusOr<ExportFormat> FormatOf(int format) {
       return ExportFormat::kSafetensors;
     case braid::v1::DownloadModelRequest::FORMAT_PACKAGE:
       return ExportFormat::kPackage;
+    case braid::v1::DownloadModelRequest::FORMAT_TRAINABLE_SAFETENSORS:
+      return ExportFormat::kTrainableSafetensors;
     default:
       return InvalidField("format", absl::StrCat("unknown value ", format,
-                                                 " (expected TORCHSCRIPT, SAFETENSORS or "
-                                                 "PACKAGE)"));
+                                                 " (expected TORCHSCRIPT, SAFETENSORS, PACKAGE or "
+                                                 "TRAINABLE_SAFETENSORS)"));
   }
 }
 

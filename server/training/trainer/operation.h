@@ -104,7 +104,12 @@ struct StateTensor {
 };
 
 // File format of an exported model.
-enum class ExportFormat { kTorchScript, kSafetensors, kPackage };
+enum class ExportFormat {
+  kTorchScript,
+  kSafetensors,  // parameters and buffers
+  kPackage,
+  kTrainableSafetensors,  // the parameters that updates change
+};
 
 // Callbacks: called once, by the trainer's thread; must not block.
 using ExportDone = absl::AnyInvocable<void(absl::StatusOr<std::string>)>;

@@ -249,7 +249,8 @@ void Trainer::GetState(StateDone done) {
 
 void Trainer::Export(ExportFormat format, ExportDone done) {
   RunOnThread(std::move(done), [this, format]() -> absl::StatusOr<std::string> {
-    BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
+    BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state,
+                           model_->State(format == ExportFormat::kTrainableSafetensors));
     return ExportNow(format, state);
   });
 }
@@ -610,7 +611,7 @@ absl::StatusOr<ReplicaSet> Trainer::MakeReplicas(const Replica& whole) {
 absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format,
                                                const std::vector<StateTensor>& state) {
   StringSink sink;
-  if (format == ExportFormat::kSafetensors) {
+  if (format == ExportFormat::kSafetensors || format == ExportFormat::kTrainableSafetensors) {
     std::vector<HostTensor> tensors;
     for (const StateTensor& entry : state) {
       tensors.push_back(entry.tensor);

@@ -151,6 +151,34 @@ class Backbone(nn.Module):
         return self.head(self.backbone(x))
 
 
+class LoraLinear(nn.Module):
+    """A frozen layer and a low-rank adapter, with the structure and names of peft's."""
+
+    def __init__(self, base_layer: nn.Linear, rank: int = 2) -> None:
+        super().__init__()
+        inputs, outputs = base_layer.in_features, base_layer.out_features
+        self.base_layer = base_layer.requires_grad_(False)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(inputs, rank, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, outputs, bias=False)})
+        nn.init.zeros_(self.lora_B["default"].weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x)) * 2.0
+
+
+class Lora(nn.Module):
+    """A frozen model with adapters, under the names of peft's PeftModel: 10 → 5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (LoraLinear(nn.Linear(10, 32)), nn.Tanh(), LoraLinear(nn.Linear(32, 5)))
+        self.base_model = nn.Sequential()
+        self.base_model.add_module("model", nn.Sequential(*layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base_model(x)
+
+
 class Tied(nn.Module):
     """One weight under two names: 6 → 6."""
 
@@ -287,6 +315,7 @@ _MODELS = {
     "normed": (Normed, torch.zeros(2, 6).double()),  # One row has no variance.
     "instance_normed": (InstanceNormed, torch.zeros(2, 6).double()),
     "backbone": (Backbone, torch.zeros(2, 6).double()),
+    "lora": (Lora, _row(10)),
     "tied": (Tied, _TIED),
     "branching": (Branching, _row(6)),
     "words": (lambda: Words(sparse=False), _word()),

@@ -7,6 +7,7 @@ import time
 import grpc
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 import braid
 
@@ -234,6 +235,16 @@ def test_download(call, client, server, tmp_path):
         {"file": str(tmp_path / "1"), "format": None, "bytes": 100}
     ]
     assert [request.format for request in server.received("DownloadModel")] == [1, 2, 1]
+    server.trainable_file = save({"head.weight": np.zeros(3, np.float32)})
+    path = tmp_path / "head.safetensors"
+    ended = call("download", "t", path, "--trainable-only", "--json")
+    assert events(ended) == [
+        {"file": str(path), "format": "safetensors", "bytes": path.stat().st_size}
+    ]
+    assert server.received("DownloadModel")[-1].format == 4
+    ended = call("download", "t", tmp_path / "head.pt", "--trainable-only")
+    assert ended.code == 2
+    assert "--trainable-only: expected a FILE that ends in .safetensors" in ended.err
     for name, code, problem in (
         ("1", 1, "1: not empty (expected a new or an empty folder)"),
         ("t.onnx", 2, "unknown suffix (expected .pt, .safetensors, .pt2 or a folder; other suffixes "

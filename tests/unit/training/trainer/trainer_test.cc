@@ -334,6 +334,25 @@ TEST_F(TrainerTest, ExportsItsWeights) {
   ExpectSameState(state, Weights(), 0);
 }
 
+TEST_F(TrainerTest, ExportsTheParametersThatItTrains) {
+  TrainerSpec spec = TrainedSpec(SgdSpec{.lr = 0.1});
+  spec.groups = {{.pattern = "^b1$", .frozen = true}};
+  trainer_ = bench_.MustCreate(spec);
+  ASSERT_THAT(Do(BatchOperation(1, 20)), IsOk());
+  Pending<absl::StatusOr<std::string>> tensors;
+  trainer_->Export(ExportFormat::kTrainableSafetensors, tensors.done());
+  ASSERT_THAT(tensors.Wait(), IsOk());
+  const TempDir dir;
+  dir.Write("weights", *tensors.Wait());
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<HostTensor> read,
+                             ReadSafetensors((dir.path() / "weights").string()));
+  ASSERT_EQ(read.size(), 2);
+  for (size_t i = 0; i < read.size(); ++i) {
+    EXPECT_EQ(read[i].name, i == 0 ? "w1" : "w2");
+    EXPECT_TRUE(at::equal(View(read[i]), Weights()[read[i].name]));
+  }
+}
+
 // A trainer whose client computes the loss.
 class ClientTrainerTest : public ::testing::Test {
  protected:

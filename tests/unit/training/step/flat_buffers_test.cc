@@ -9,6 +9,7 @@
 
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"
+#include "server/training/optim/parameter_groups.h"
 #include "server/training/step/stage.h"
 #include "tests/fakes/operator_counter.h"
 #include "tests/fakes/status_matchers.h"
@@ -71,8 +72,10 @@ TEST(StageBuffersTest, ChecksAllBuffersAtOnce) {
   const WorkerFleet fleet(2);
   PlacedStage placed{"", ReplicaSet(fleet.workers(), MakeReplicas(module, TrainedConfig(), 2)),
                      nullptr};
+  BRAID_ASSERT_OK_AND_ASSIGN(const ParameterGroups groups,
+                             ParameterGroups::Create({}, {"w1", "b1", "w2"}));
   BRAID_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stage> stage,
-                             Stage::Create(std::move(placed), /*share_parameters=*/true));
+                             Stage::Create(std::move(placed), groups, /*share_parameters=*/true));
   const OperatorCounter reductions("aten::aminmax");
   EXPECT_TRUE(stage->BuffersStayFinite());
   EXPECT_EQ(reductions.count(), 1);

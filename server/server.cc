@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -53,6 +54,7 @@
 #include "server/telemetry/state_metrics.h"
 #include "server/telemetry/status_report.h"
 #include "server/tracking/tracking.h"
+#include "server/training/trainer/job_gate.h"
 #include "server/training/trainer/publisher.h"
 #include "server/training/trainer/step_profiler.h"
 #include "server/training/trainer/trainer_registry.h"
@@ -74,6 +76,17 @@ constexpr char kS3OutputsDirectory[] = "s3_outputs";
 constexpr absl::Duration kReplyTimeout = absl::Seconds(10);
 // How long saving trainers may take after the drain timeout.
 constexpr absl::Duration kFinalSaveTimeout = absl::Seconds(10);
+
+// Returns the names of the slots on GPUs.
+std::set<std::string> GpuNames(const std::vector<DeviceSlotView>& slots) {
+  std::set<std::string> names;
+  for (const DeviceSlotView& slot : slots) {
+    if (slot.kind != DeviceKind::kCpu) {
+      names.insert(slot.name);
+    }
+  }
+  return names;
+}
 
 // Prefixes an error with the flag.
 absl::Status WithFlag(absl::string_view flag, const absl::Status& status) {
@@ -429,10 +442,11 @@ class Server::Parts {
       BRAID_RETURN_IF_ERROR(WithFlag("--tracking_dir", tracking.status()));
       tracking_ = *std::move(tracking);
     }
+    job_gate_ = std::make_unique<JobGate>(GpuNames(pool_->View()));
     trainers_ = std::make_unique<TrainerRegistry>(
         TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get(),
                         options_.overlap_reduction, pool_->training_workers(),
-                        pool_->background_workers(), tracking_.get()},
+                        pool_->background_workers(), job_gate_.get(), tracking_.get()},
         std::move(storage), ReadStoredSpec, static_cast<size_t>(options_.max_trainers));
     return absl::OkStatus();
   }
@@ -643,6 +657,7 @@ class Server::Parts {
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<StepProfiler> profiler_;  // null: no profiling
   std::unique_ptr<Tracking> tracking_;      // null: no --tracking_dir
+  std::unique_ptr<JobGate> job_gate_;
   std::unique_ptr<TrainerRegistry> trainers_;
   std::unique_ptr<DatasetStore> datasets_;  // null: no uploads of datasets
   std::unique_ptr<Jobs> jobs_;

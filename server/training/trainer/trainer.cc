@@ -1,6 +1,7 @@
 #include "server/training/trainer/trainer.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,6 +21,7 @@
 #include "server/training/optim/optimizer_spec.h"
 #include "server/training/step/clipping.h"
 #include "server/training/step/placement.h"
+#include "server/training/trainer/job_gate.h"
 
 namespace braid {
 namespace {
@@ -39,6 +41,8 @@ std::vector<std::string> DevicesOf(const Placement& placement) {
   }
   return devices;
 }
+
+bool OfJob(absl::string_view trainer) { return absl::StartsWith(trainer, kJobTrainerPrefix); }
 
 absl::Status CheckNumbers(const TrainerSpec& spec) {
   if (spec.micro_batch < 0) {
@@ -106,9 +110,8 @@ std::string ChecksumOfState(const std::vector<StateTensor>& state) {
 
 // Returns the run of a trainer's metrics. Jobs track those of their trainers.
 std::shared_ptr<TrackedRun> OpenTracked(Tracking* tracking, const std::string& trainer) {
-  return tracking == nullptr || absl::StartsWith(trainer, kJobTrainerPrefix)
-             ? nullptr
-             : tracking->Open(Tracking::TrainerFolder(trainer));
+  return tracking == nullptr || OfJob(trainer) ? nullptr
+                                               : tracking->Open(Tracking::TrainerFolder(trainer));
 }
 
 // Sink that collects the bytes in memory.
@@ -153,7 +156,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
   if (spec.base_version == 0) {
     spec.base_version = base.version;
   }
-  const bool of_job = absl::StartsWith(spec.name, kJobTrainerPrefix);
+  const bool of_job = OfJob(spec.name);
   BRAID_ASSIGN_OR_RETURN(
       Placement placement,
       Place(base.replicas, &spec, of_job ? services.job_workers : services.training_workers));
@@ -269,6 +272,15 @@ absl::Status Trainer::CheckUsable() const {
   return poisoned_;
 }
 
+template <typename Work>
+auto Trainer::InTurn(Work work) {
+  std::optional<JobGate::Turn> turn;
+  if (services_.job_gate != nullptr) {
+    turn.emplace(*services_.job_gate, devices_, OfJob(spec_.name));
+  }
+  return work();
+}
+
 absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
   const absl::Time start = absl::Now();
   if (operation.dropped && operation.dropped()) {
@@ -288,7 +300,7 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
     recorded->durable_sequence = durable_;
     return *std::move(recorded);
   }
-  BRAID_ASSIGN_OR_RETURN(OperationResult result, Execute(operation));
+  BRAID_ASSIGN_OR_RETURN(OperationResult result, InTurn([&] { return Execute(operation); }));
   result.applied_sequence = operation.sequence;
   result.phases.insert(result.phases.begin(), {"queue", start - operation.received});
   {
@@ -542,20 +554,20 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
   operation.mode = Mode::kEval;
   operation.inputs = std::move(inputs);
   operation.targets = std::move(targets);
-  RunOnThread(std::move(done),
-              [this, evaluation = std::move(evaluation),
-               operation = std::move(operation)]() mutable -> absl::StatusOr<int64_t> {
-                std::vector<HostTensor> measured;
-                if (spec_.loss_mode != LossMode::kModel) {
-                  measured = std::exchange(operation.targets, {});
-                }
-                BRAID_ASSIGN_OR_RETURN(Batch batch, MakeBatch(operation));
-                BRAID_ASSIGN_OR_RETURN(batch.targets,
-                                       objective_->PickTargets(measured, batch.rows));
-                BRAID_RETURN_IF_ERROR(model_->Evaluate(batch, evaluation.get()));
-                const absl::MutexLock lock(&mu_);
-                return step_;
-              });
+  RunOnThread(
+      std::move(done),
+      [this, evaluation = std::move(evaluation),
+       operation = std::move(operation)]() mutable -> absl::StatusOr<int64_t> {
+        std::vector<HostTensor> measured;
+        if (spec_.loss_mode != LossMode::kModel) {
+          measured = std::exchange(operation.targets, {});
+        }
+        BRAID_ASSIGN_OR_RETURN(Batch batch, MakeBatch(operation));
+        BRAID_ASSIGN_OR_RETURN(batch.targets, objective_->PickTargets(measured, batch.rows));
+        BRAID_RETURN_IF_ERROR(InTurn([&] { return model_->Evaluate(batch, evaluation.get()); }));
+        const absl::MutexLock lock(&mu_);
+        return step_;
+      });
 }
 
 TrainerInfo Trainer::info() const {

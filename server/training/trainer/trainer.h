@@ -141,6 +141,9 @@ class Trainer {
 
   // On the trainer's thread.
   absl::StatusOr<OperationResult> Apply(Operation operation) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns `work()`, which uses the devices. Work for a job first passes the job gate.
+  template <typename Work>
+  auto InTurn(Work work);
   absl::StatusOr<OperationResult> Execute(Operation& operation);
   absl::StatusOr<Batch> MakeBatch(Operation& operation) const;
   // Checks that the operation is possible in the trainer's loss mode and state.

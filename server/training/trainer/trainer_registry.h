@@ -31,6 +31,7 @@
 namespace braid {
 
 class Evaluation;
+class JobGate;
 class Publisher;
 class Trainer;
 class TrainerStorage;
@@ -52,6 +53,8 @@ struct TrainerServices {
   // for trainers of jobs. Empty: they share those of requests.
   std::vector<Worker*> training_workers = {};
   std::vector<Worker*> job_workers = {};
+  // Delays steps of jobs. nullptr: no delay.
+  JobGate* job_gate = nullptr;
   // Writes the metrics of trainers that are not of jobs to files. nullptr: no files.
   Tracking* tracking = nullptr;
 };

@@ -72,8 +72,8 @@ JobMove AfterCrash(const JobRecord& job, absl::string_view what, int64_t max_cra
 
 absl::Status HasEndedError(const JobRecord& job, absl::string_view action) {
   return absl::FailedPreconditionError(
-      absl::StrCat("id: job '", job.id, "' is ", JobStateName(job.state), ", and cannot be ",
-                   action, " (expected a job that has not ended)"));
+      absl::StrCat("id: job '", job.id, "' is ", JobStateName(job.state), " and cannot be ", action,
+                   " (expected a job that has not ended)"));
 }
 
 }  // namespace
@@ -425,6 +425,13 @@ bool JobScheduler::Finish(RunningJob* running, const JobStopRequest& request, co
     Log(LogModule::kJobs)
         .info("job {}: {}{}", id, std::string(JobStateName(move.to)),
               move.reason.empty() ? "" : absl::StrCat(" (", move.reason, ")"));
+    if (!HasEnded(move.to)) {
+      const absl::Status stored = store_->AddLog(id, JobLogLevel::kInfo, move.reason);
+      if (!stored.ok()) {
+        Log(LogModule::kJobs)
+            .warn("job {}: log line not stored: {}", id, std::string(stored.message()));
+      }
+    }
   } else {
     Log(LogModule::kJobs)
         .error("job {}: cannot record that it is {}: {}", id, std::string(JobStateName(move.to)),

@@ -311,6 +311,9 @@ TEST_F(JobSchedulerTest, PausedJobStaysPausedOverARestartAndContinuesAfterResume
   Submit("b");
   ASSERT_TRUE(WaitFor("b", JobState::kSucceeded));
   EXPECT_EQ(Get("a").state, JobState::kPaused);
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<JobLogLine> lines, store_->Logs("a", 0, 10));
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0].text, "paused by a user");
   BRAID_ASSERT_OK_AND_ASSIGN(const JobRecord paused, scheduler_->Pause("a"));
   EXPECT_EQ(paused.state, JobState::kPaused);
   ASSERT_THAT(scheduler_->Resume("a"), IsOk());

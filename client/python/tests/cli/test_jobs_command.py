@@ -154,10 +154,10 @@ def test_numbers_in_the_forms_that_yaml_takes_for_text(call, spec, server):
 
 
 def test_list(submit, call):
-    assert lines(call("jobs", "list")) == ["job  kind  model  state  progress  created"]
+    assert lines(call("jobs", "list")) == ["job  kind  model  priority  state  progress  created"]
     submit()
     row = lines(call("jobs", "list", "--state", "succeeded"))[1]
-    assert row.split()[:5] == ["a", "train", "fashion", "SUCCEEDED", "100%"]
+    assert row.split()[:6] == ["a", "train", "fashion", "0", "SUCCEEDED", "100%"]
     [listed] = events(call("jobs", "list", "--json"))[0]["jobs"]
     assert (listed["id"], listed["state"], listed["version"]) == ("a", "SUCCEEDED", 3)
     assert listed["progress"]["rows"] == 30

@@ -134,12 +134,13 @@ def list_jobs(
         print_json({"jobs": [_as_json(job) for job in jobs]})
         return
     print_table([
-        ("job", "kind", "model", "state", "progress", "created"),
+        ("job", "kind", "model", "priority", "state", "progress", "created"),
         *(
             (
                 job.id,
                 job.kind,
                 job.model,
+                str(job.spec.get("priority", 0)),
                 job.state,
                 _percent(job),
                 _time_text(job.created),

@@ -75,11 +75,12 @@ run_logged() { # NAME MESSAGE COMMAND...
   say "$message: done in $((SECONDS - start)) s"
 }
 
-# Prints the number of processes for tests that run in parallel.
+# Prints the number of processes for tests that run in parallel. One more than cores, because tests
+# also wait for servers and for timeouts.
 test_workers() {
   local cores
   cores=$(nproc)
-  say $((cores < 8 ? cores : 8))
+  say $((cores < 8 ? cores + 1 : 8))
 }
 
 # Prints our C++ files, those not yet added to git included.

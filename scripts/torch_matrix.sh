@@ -17,10 +17,10 @@ END
 e2e_tests=(
   aoti
   exported_programs
-  foreign_pairs
   inference
   interpreter
   losses
+  models_nobody_wrote
   non_finite
   optimizers
   placement

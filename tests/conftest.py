@@ -14,6 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "client/python"))
 # gRPC logs a line about fork for every process that a test starts.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+# Compiled packages need no fast wrapper here, and compiling takes most of the time of their tests.
+os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
+os.environ.setdefault("AOT_INDUCTOR_ENABLE_LINE_TABLES", "0")
 
 import pytest
 import torch

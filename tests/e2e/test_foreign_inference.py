@@ -108,8 +108,8 @@ output [
 """
 
 
-# Served under name and format. test_foreign_pairs.py and test_models_nobody_wrote.py serve the other
-# pairs.
+# Served under name and format. test_models_nobody_wrote.py serves a pair of resnet18,
+# scripts/long/train_foreign_pairs.py one of mobilenet_v3_small.
 SERVED = {
     "torchscript": ("resnet18", "mobilenet_v3_small", "small_vit", "bert"),
     "pair": ("small_vit", "bert"),

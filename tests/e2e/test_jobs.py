@@ -631,10 +631,10 @@ def test_jobs_survive_kill_9(restarted: JobServer) -> None:
     """Weights and losses are those of undisturbed jobs, and each row is scored once."""
     moments = random.Random(1)
     with durable.connect(restarted) as client:
-        wanted = job_kills.outcomes(restarted, job_kills.submit(client, "undisturbed", 3000))
-        killed = job_kills.submit(client, "killed", 3000)
+        wanted = job_kills.outcomes(restarted, job_kills.submit(client, "undisturbed", 1200))
+        killed = job_kills.submit(client, "killed", 1200)
         kills = 0
-        while kills < 3 and job_kills.kill(restarted, client, killed, moments):
+        while kills < 2 and job_kills.kill(restarted, client, killed, moments):
             kills += 1
         outcomes = job_kills.outcomes(restarted, killed)
         assert job_kills.all_differences(outcomes, wanted) == []

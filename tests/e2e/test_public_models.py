@@ -11,7 +11,7 @@ from e2e.support.public_models.runner import Result
 from e2e.support.server import ROOT
 
 
-@pytest.mark.parametrize("name", ["gcn", "vae"])
+@pytest.mark.parametrize("name", ["gcn", "vae", "vit"])
 def test_results_equal_pytorch(name: str, tmp_path: Path) -> None:
     result = runner.run(ENTRIES[name], tmp_path)
     assert (result.format, result.result, result.reason) == ("pair", runner.EQUAL, "")

@@ -50,9 +50,8 @@ def test_training_equals_pytorch(
     compare(client, model, optimizer, loss, rows)
 
 
-# One batch size each, because the runs are long.
-@pytest.mark.parametrize("model", ["mlp64", "smooth"])
-@pytest.mark.parametrize(("optimizer", "rows"), [(SGD, 97), (ADAMW, 20)], ids=["SGD", "AdamW"])
+# One optimizer and batch size each, because the runs are long.
+@pytest.mark.parametrize(("model", "optimizer", "rows"), [("mlp64", SGD, 97), ("smooth", ADAMW, 20)])
 def test_training_of_a_larger_network_equals_pytorch(
     client: braid.Client, model: str, optimizer: dict, rows: int
 ) -> None:

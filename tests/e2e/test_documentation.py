@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import shutil
@@ -70,11 +71,11 @@ class TextClassifier(nn.Module):
         return torch.stack([tokens.sum(1), attention_mask.sum(1)], 1).to(torch.float32)
 
 
-def shorten_training(directory: Path) -> None:
-    """Makes the job of the guide to images train for one epoch."""
+def shorten_training(example: str, directory: Path) -> None:
+    """Makes the job of an example train for one epoch."""
     (directory / "examples").unlink()
     shutil.copytree(ROOT / "examples", directory / "examples")
-    spec = directory / "examples/images/train.yaml"
+    spec = directory / "examples" / example / "train.yaml"
     text, count = re.subn(r"^epochs: \d+$", "epochs: 1", spec.read_text(), flags=re.MULTILINE)
     assert count == 1
     spec.write_text(text)
@@ -100,7 +101,8 @@ def make_encoded_requests(directory: Path) -> None:
 
 # Makes what the reader of a page has, or shortens what its blocks do.
 PREPARE: dict[str, Callable[[Path], None]] = {
-    "docs/guides/images.md": shorten_training,
+    "docs/guides/images.md": functools.partial(shorten_training, "images"),
+    "docs/guides/text.md": functools.partial(shorten_training, "reviews"),
     "docs/guides/decoding.md": make_encoded_requests,
 }
 

@@ -69,7 +69,7 @@ std::optional<std::string> BytesOfValue(DataType type, double value) {
 
 void Fill(const std::string& element, size_t count, char* target) {
   for (size_t i = 0; i < count; ++i) {
-    std::memcpy(target + i * element.size(), element.data(), element.size());
+    std::copy(element.begin(), element.end(), target + i * element.size());
   }
 }
 

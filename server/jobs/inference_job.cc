@@ -200,7 +200,7 @@ int64_t InferenceJob::WindowRows(int64_t request_rows) const {
   const absl::Duration elapsed = std::max(absl::Now() - started_, absl::Nanoseconds(1));
   const double limit =
       std::min({static_cast<double>(kWindowRequests * request_rows),
-                static_cast<double>(kMaxWindowBytes / output_row_bytes_),
+                static_cast<double>(kMaxWindowBytes) / static_cast<double>(output_row_bytes_),
                 static_cast<double>(scored_rows_) * absl::FDivDuration(kMaxWindowTime, elapsed)});
   return std::max(request_rows, static_cast<int64_t>(limit));
 }

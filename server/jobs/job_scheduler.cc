@@ -308,6 +308,7 @@ absl::StatusOr<std::shared_ptr<RunningJob>> JobScheduler::StartNext() {
   BRAID_ASSIGN_OR_RETURN(const std::vector<QueuedJob> queued, store_->Queued());
   const JobSlots slots = AssignSlots(RunningOn(), queued, Limits());
   const auto next = std::ranges::find_if(slots.start, [&](const std::string& id) {
+    mu_.AssertHeld();
     return MayStart(*std::ranges::find(queued, id, &QueuedJob::id));
   });
   if (next == slots.start.end()) {

@@ -313,6 +313,47 @@ LstmResult RunLstm(const LstmLayer& layer) {
           c.clone().to(StateType(steps, layer.cell)), gates, cells};
 }
 
+// Derivatives in the steps of all times.
+struct LstmDerivatives {
+  Tensor by_gates;  // [T, B, 4, H]: of the cell state, and for the output gate of the hidden state,
+                    // by the gates before their activations
+  Tensor hidden_by_cell;         // [T, B, H]
+  Tensor cell_by_previous_cell;  // [T, B, H]
+};
+
+// squashed: tanh of `cells`. Padded times pass gradients on unchanged.
+LstmDerivatives DerivativesOf(const LstmLayer& layer, const Times& times, const Tensor& gates,
+                              const Tensor& cells, const Tensor& squashed) {
+  const int64_t units = layer.units();
+  const Tensor in = Part(gates, units, 0);
+  Tensor forget = Part(gates, units, 1);
+  const Tensor candidate = Part(gates, units, 2);
+  const Tensor out = Part(gates, units, 3);
+  const Tensor by_gates = at::empty({gates.size(0), gates.size(1), 4, units}, gates.options());
+  Tensor result = by_gates.select(2, 0);
+  at::sigmoid_backward_out(result, candidate, in);
+  result = by_gates.select(2, 1);
+  at::sigmoid_backward_out(result, times.Before(cells, layer.cell), forget);
+  result = by_gates.select(2, 2);
+  at::tanh_backward_out(result, in, candidate);
+  result = by_gates.select(2, 3);
+  at::sigmoid_backward_out(result, squashed, out);
+  Tensor hidden_by_cell = at::tanh_backward(out, squashed);
+  if (times.masked()) {
+    by_gates.mul_(times.valid().unsqueeze(3));
+    hidden_by_cell.mul_(times.valid());
+    forget = forget.masked_fill(times.valid().logical_not(), 1);
+  }
+  return {by_gates, hidden_by_cell, forget};
+}
+
+// states: before the projection. of_states: gradient of those after it.
+Tensor ProjectionGradient(const Times& times, const Tensor& of_states, const Tensor& states,
+                          at::ScalarType type) {
+  const Tensor valid = times.masked() ? states * times.valid() : states;
+  return at::mm(of_states.flatten(0, 1).t().to(type), valid.flatten(0, 1).to(type));
+}
+
 LstmGradients RunLstmBackward(const LstmLayer& layer, const OptionalTensor& grad_output,
                               const OptionalTensor& grad_last_hidden,
                               const OptionalTensor& grad_last_cell, const Tensor& output,
@@ -324,35 +365,16 @@ LstmGradients RunLstmBackward(const LstmLayer& layer, const OptionalTensor& grad
   const Multiplier recurrent(layer.weight, type);
   const Multiplier projected(layer.projection.value_or(layer.weight), type);
 
-  // Derivatives of the gates before their activations: by the cell state, and for the output gate
-  // by the hidden state. They become gradients in place.
-  const Tensor factors = at::empty({gates.size(0), gates.size(1), 4, units}, gates.options());
-  const Tensor in = Part(gates, units, 0);
-  Tensor forget = Part(gates, units, 1);
-  const Tensor candidate = Part(gates, units, 2);
-  const Tensor out = Part(gates, units, 3);
   const Tensor squashed = cells.tanh();
-  Tensor result = factors.select(2, 0);
-  at::sigmoid_backward_out(result, candidate, in);
-  result = factors.select(2, 1);
-  at::sigmoid_backward_out(result, times.Before(cells, layer.cell), forget);
-  result = factors.select(2, 2);
-  at::tanh_backward_out(result, in, candidate);
-  result = factors.select(2, 3);
-  at::sigmoid_backward_out(result, squashed, out);
-  Tensor of_cell = at::tanh_backward(out, squashed);
-  if (times.masked()) {
-    factors.mul_(times.valid().unsqueeze(3));
-    of_cell.mul_(times.valid());
-    forget = forget.masked_fill(times.valid().logical_not(), 1);
-  }
-
+  // Those of the gates become gradients in place.
+  const LstmDerivatives derivatives = DerivativesOf(layer, times, gates, cells, squashed);
+  const Tensor& factors = derivatives.by_gates;
   const std::vector<Tensor> given = ByStep(grad_output);
   const std::vector<Tensor> all = factors.view_as(gates).unbind();
   std::vector<Tensor> by_cell = factors.narrow(2, 0, 3).unbind();
   std::vector<Tensor> by_hidden = factors.select(2, 3).unbind();
-  const std::vector<Tensor> cell_by_hidden = of_cell.unbind();
-  const std::vector<Tensor> by_cell_after = forget.unbind();
+  const std::vector<Tensor> hidden_by_cell = derivatives.hidden_by_cell.unbind();
+  const std::vector<Tensor> cell_by_previous = derivatives.cell_by_previous_cell.unbind();
   const Tensor of_states =
       at::empty(layer.projection ? output.sizes() : at::IntArrayRef{0}, gates.options());
   std::vector<Tensor> of_state = of_states.unbind();
@@ -368,26 +390,22 @@ LstmGradients RunLstmBackward(const LstmLayer& layer, const OptionalTensor& grad
       projected.Multiply(h, unprojected);
     }
     const Tensor& own = layer.projection ? unprojected : h;
-    c.addcmul_(own, cell_by_hidden[t]);
+    c.addcmul_(own, hidden_by_cell[t]);
     by_cell[t].mul_(c.unsqueeze(1));
     by_hidden[t].mul_(own);
-    c.mul_(by_cell_after[t]);
-    if (times.masked()) {
-      const Tensor kept = h * times.ValidAt(t).logical_not();
-      recurrent.Multiply(all[t], h);
+    c.mul_(cell_by_previous[t]);
+    const Tensor kept = times.masked() ? h * times.ValidAt(t).logical_not() : Tensor();
+    recurrent.Multiply(all[t], h);
+    if (kept.defined()) {
       h.add_(kept);
-    } else {
-      recurrent.Multiply(all[t], h);
     }
   }
 
   const Tensor of_steps = factors.view({-1, 4 * units}).to(weight_type);
-  Tensor of_projection = at::empty({0}, layer.weight.options());
-  if (layer.projection) {
-    const Tensor states = times.masked() ? squashed * out * times.valid() : squashed * out;
-    of_projection =
-        at::mm(of_states.flatten(0, 1).t().to(weight_type), states.flatten(0, 1).to(weight_type));
-  }
+  const Tensor of_projection =
+      layer.projection
+          ? ProjectionGradient(times, of_states, squashed * Part(gates, units, 3), weight_type)
+          : at::empty({0}, layer.weight.options());
   const Tensor before = times.Before(output, layer.hidden).flatten(0, 1).to(weight_type);
   return {at::mm(of_steps, layer.input_weight).view_as(layer.input),
           h.to(layer.hidden.scalar_type()),

@@ -211,11 +211,19 @@ absl::StatusOr<std::shared_ptr<const CopiedSet>> ObjectCopies::UseOrClaim(
     total += object.bytes;
   }
   const auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !copying_.contains(key); };
-  while (!mu_.LockWhenWithTimeout(absl::Condition(&free), kProgressInterval)) {
-    mu_.Unlock();
+  while (true) {
+    {
+      const absl::MutexLock lock(&mu_);
+      if (mu_.AwaitWithTimeout(absl::Condition(&free), kProgressInterval)) {
+        return UseOrClaimFree(key, set, objects, total);
+      }
+    }
     BRAID_RETURN_IF_ERROR(progress(0, total));
   }
-  const absl::Cleanup unlock = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu_.Unlock(); };
+}
+
+absl::StatusOr<std::shared_ptr<const CopiedSet>> ObjectCopies::UseOrClaimFree(
+    const std::string& key, const CopiedSet& set, const Objects& objects, int64_t total) {
   std::error_code error;
   if (fs::exists(set.root, error)) {
     return Use(key, set);
@@ -337,6 +345,7 @@ absl::Status ObjectCopies::MakeRoom(int64_t bytes) {
   }
   std::vector<std::pair<int64_t, std::string>> unused;  // time of the last use, path
   BRAID_RETURN_IF_ERROR(ForEachEntry(SetsDirectory(), [&](const std::string& path) -> absl::Status {
+    mu_.AssertHeld();
     const std::string key = fs::path(path).filename();
     const auto user = in_use_.find(key);
     if ((user == in_use_.end() || user->second.expired()) && !copying_.contains(key) &&
@@ -374,6 +383,7 @@ absl::Status ObjectCopies::RemoveUnlinked() {
 
 absl::Status ObjectCopies::RemoveUnlinkedLocked() {
   return ForEachEntry(ObjectsDirectory(), [&](const std::string& path) -> absl::Status {
+    mu_.AssertHeld();
     const auto about = StatOf(path);
     if (!about.ok() || about->st_nlink > 1 || absl::EndsWith(path, kTemporary) ||
         wanted_.contains(fs::path(path).filename().native())) {

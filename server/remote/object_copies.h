@@ -76,6 +76,12 @@ class ObjectCopies {
                                                               const Objects& objects,
                                                               const CopyProgress& progress)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Same for a set of `total` bytes that no other call copies.
+  absl::StatusOr<std::shared_ptr<const CopiedSet>> UseOrClaimFree(const std::string& key,
+                                                                  const CopiedSet& set,
+                                                                  const Objects& objects,
+                                                                  int64_t total)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Release(const std::string& key, const Objects& objects) ABSL_LOCKS_EXCLUDED(mu_);
   // Links the objects into the directory of the set.
   absl::Status Link(const std::string& root, const Objects& objects) const;

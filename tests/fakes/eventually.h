@@ -8,7 +8,7 @@ namespace braid {
 
 // Polls until `condition` holds, for at most 30 s. Returns true if it holds.
 template <typename Condition>
-bool Eventually(Condition condition) {
+bool Eventually(const Condition& condition) {
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (!condition()) {
     if (absl::Now() > deadline) {

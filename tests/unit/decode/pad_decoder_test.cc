@@ -1,6 +1,7 @@
 #include "server/decode/pad_decoder.h"
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,9 @@ constexpr RowType IdsType() { return {DataType::kInt64, {kUnknownDim}}; }
 
 template <typename Element>
 std::vector<Element> ElementsOf(const HostTensor& tensor) {
-  const auto* const elements = static_cast<const Element*>(tensor.data);
-  return {elements, elements + tensor.bytes / sizeof(Element)};
+  std::vector<Element> elements(tensor.bytes / sizeof(Element));
+  std::memcpy(elements.data(), tensor.data, tensor.bytes);
+  return elements;
 }
 
 template <typename Element>

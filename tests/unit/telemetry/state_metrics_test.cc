@@ -72,7 +72,10 @@ TEST(StateMetricsTest, ReportsTheQuotaOfDatasetsIfThereIsOne) {
 TEST(StateMetricsTest, ReportsJobsByStateAndRunningJobs) {
   ServerState state{"1.2"};
   state.jobs = {{"train", "queued", 3}, {"infer", "failed", 0}};
-  RunningJobState job{"nightly", "train", "m"};
+  RunningJobState job;
+  job.id = "nightly";
+  job.kind = "train";
+  job.model = "m";
   job.started = absl::FromUnixSeconds(1'500'000'000);
   job.last_progress = absl::FromUnixMillis(1'500'000'030'250);
   job.rows = 250;

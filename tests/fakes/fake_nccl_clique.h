@@ -35,10 +35,19 @@ class FakeNccl {
     const absl::MutexLock lock(&mu_);
     running_fault_ = std::move(fault);
   }
-  int begun() const { return Get(begun_); }
-  int aborted() const { return Get(aborted_); }
+  int begun() const {
+    const absl::MutexLock lock(&mu_);
+    return begun_;
+  }
+  int aborted() const {
+    const absl::MutexLock lock(&mu_);
+    return aborted_;
+  }
   // Maximum number of threads that were initializing, starting or destroying at once.
-  int most_inside() const { return Get(most_inside_); }
+  int most_inside() const {
+    const absl::MutexLock lock(&mu_);
+    return most_inside_;
+  }
 
  private:
   friend class FakeNcclClique;
@@ -66,11 +75,6 @@ class FakeNccl {
    private:
     FakeNccl& nccl_;
   };
-
-  int Get(const int& value) const {
-    const absl::MutexLock lock(&mu_);
-    return value;
-  }
 
   mutable absl::Mutex mu_;
   Hang hang_ ABSL_GUARDED_BY(mu_) = Hang::kNever;

@@ -124,7 +124,8 @@ struct Warmup {
     DataType type = DataType::kFp32;
     std::vector<int64_t> dims;
     Fill fill = Fill::kZero;
-    std::string file;  // in the model's folder warmup/; holds the bytes of one row or of all rows
+    std::string file =
+        {};  // in the model's folder warmup/; holds the bytes of one row or of all rows
   };
   std::string name;
   int64_t batch_size = 0;  // rows; ignored if the model is not batched

@@ -95,6 +95,7 @@ TEST_F(HostAllocatorTest, DoesNotCheckSmallTensors) {
 TEST_F(HostAllocatorTest, ConcurrentAllocationsDoNotExceedTheMemory) {
   SetMemory(kReserve + int64_t{3} * 65 * kMib, 0);
   std::atomic<int> made = 0;
+  std::atomic<int> refused = 0;
   std::vector<std::thread> threads;
   absl::Barrier* const tried = new absl::Barrier(8);
   for (int i = 0; i < 8; ++i) {
@@ -104,6 +105,7 @@ TEST_F(HostAllocatorTest, ConcurrentAllocationsDoNotExceedTheMemory) {
         tensor = allocator_.allocate(kTensor);
         ++made;
       } catch (const c10::OutOfMemoryError&) {
+        ++refused;
       }
       if (tried->Block()) {
         delete tried;
@@ -114,6 +116,7 @@ TEST_F(HostAllocatorTest, ConcurrentAllocationsDoNotExceedTheMemory) {
     thread.join();
   }
   EXPECT_EQ(made, 3);
+  EXPECT_EQ(refused, 5);
 }
 
 TEST_F(HostAllocatorTest, DoesNotCountRefusedTensors) {

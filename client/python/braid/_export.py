@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from braid.client import Client
 
 Format = Literal["auto", "pair", "torchscript", "aot"]
+Check = Literal["sample", "full"]
 # Input name → dim → size: "seq", ("seq", 1, 512) or a torch.export.Dim.
 Dynamic = Mapping[str, Mapping[int, Any]]
 
@@ -56,6 +57,7 @@ def export(
     eval_modules: Sequence[str] = (),
     output_names: Sequence[str] | None = None,
     dynamic: Dynamic | None = None,
+    check: Check = "sample",
     server: Client | str | None = None,
 ) -> ExportResult:
     """Exports `module` as the next version of the model in the folder `path`.
@@ -89,6 +91,9 @@ def export(
         the same name have the same size. Without bounds, sizes of at least 1 are allowed. The
         example's sizes must be within the bounds. For example {"ids": {1: "seq"}, "mask": {1:
         "seq"}}.
+    check: comparison of a pair with the module. "sample": an expensive model, of more than 50 M
+        parameters or 1 GFLOP per row, is compared for batches of 7 rows and of 1 row, and in lower
+        precisions for 7 rows; "full": for all batches. Other models are always compared in full.
     server: client or address of the server of this repository. The server then assigns the
         version's number, so that no version that a trainer publishes can have it. None: the number
         after the highest in the folder; the server ignores the folder if it has published a version
@@ -128,6 +133,7 @@ def export(
         output_names,
         assign,
         dynamic,
+        check,
     )
 
 

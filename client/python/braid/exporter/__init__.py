@@ -28,6 +28,7 @@ def export_model(
     output_names: Sequence[str] | None,
     assign: Callable[[str], int] | None = None,
     dynamic: Any = None,
+    check: str = "sample",
 ) -> ExportResult:
     """Exports `module`; see `braid.export`.
 
@@ -47,5 +48,6 @@ def export_model(
         output_names,
         assign,
         dynamic,
+        check,
     )
     return replace(result, notes=(*result.notes, note)) if note else result

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from braid._export import ExportError, ExportResult
-from braid.exporter import export_errors, progress
+from braid.exporter import export_errors, progress, torch_versions
 from braid.exporter.checks import hooks, row_independence, self_test
 from braid.exporter.checks.comparison import PackageReader, compare_pair
 from braid.exporter.checks.row_independence import DEPENDENT, RowIndependence
@@ -35,6 +35,7 @@ from braid.exporter.model.state import contiguous_copy, device_of, state_entries
 from braid.exporter.trace.stages import StageMismatch, check_paths
 
 _FORMATS = ("auto", "pair", "torchscript", "aot")
+_CHECKS = ("sample", "full")
 # Each precision multiplies the export time. CPUs have no fast float16.
 _DEFAULT_PRECISIONS = {"cpu": ["bfloat16"], "cuda": ["bfloat16", "float16"]}
 
@@ -53,6 +54,7 @@ class _Request:
     any_size: see `config.Declared`.
     notes: on batching.
     assign: returns the version number for a model; None: the next one.
+    full: compare all batches of a pair with the module, also those of an expensive model.
     """
 
     module: nn.Module
@@ -67,6 +69,7 @@ class _Request:
     notes: list[str]
     output_names: list[str]
     assign: Callable[[str], int] | None
+    full: bool
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ def export_checked(
     output_names: Sequence[str] | None,
     assign: Callable[[str], int] | None,
     dynamic: Any = None,
+    check: str = "sample",
 ) -> ExportResult:
     """Exports the module; see `braid.export`."""
     if not isinstance(module, nn.Module):
@@ -100,6 +104,8 @@ def export_checked(
         )
     if format not in _FORMATS:
         raise ValueError(f"format: '{format}' (expected one of {', '.join(_FORMATS)})")
+    if check not in _CHECKS:
+        raise ValueError(f"check: '{check}' (expected one of {', '.join(_CHECKS)})")
     _check_is_not_wrapped(module)
     inputs = named_inputs(module, example_inputs)
     variable = sizes.parse(dynamic, inputs)
@@ -138,6 +144,7 @@ def export_checked(
             notes,
             names,
             assign,
+            check == "full",
         )
         return _export(request, path, format)
 
@@ -329,6 +336,9 @@ def _write(
 
 
 def _write_pair(folder: Path, request: _Request) -> _Written:
+    if torch_versions.installed() < (2, 15):
+        # Else torch.cond fails after the row-independence test.
+        torch.compiler.reset()
     # cuDNN's batch norm is an operator of its own, which takes few rows and rounds differently.
     with run_context.without_validation(), torch.backends.cudnn.flags(enabled=False):
         with restored(request.module):
@@ -342,7 +352,7 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
                 request.output_names,
                 request.variable,
             )
-        made, reader = _write_checked(folder, request.module, made, request.precisions)
+        made, reader = _write_checked(folder, request, made)
         notes = _add_self_test(folder, made, reader)
     whole = made.train_json()["parts"][0]
     # Dim 0 of a pair is always a batch.
@@ -362,17 +372,17 @@ def _tensor_of_pair(record: dict[str, Any], batching: Batching) -> config.Tensor
 
 
 def _write_checked(
-    folder: Path, module: nn.Module, made: pair.Pair, precisions: Precisions
+    folder: Path, request: _Request, made: pair.Pair
 ) -> tuple[pair.Pair, PackageReader]:
     """Writes and compares the pair without the precisions that fail. Returns it and its reader."""
     while True:
         try:
             progress.stage("writing the package")
             package.write_pair(folder, made)
-            with restored(module):
-                reader = compare_pair(folder, made)
+            with restored(request.module):
+                reader = compare_pair(folder, made, request.full)
         except PrecisionError as error:
-            precisions.skip(error)
+            request.precisions.skip(error)
             made = made.without(error.name)
         else:
             return made, reader

@@ -106,6 +106,10 @@ _DYNAMIC = "INPUT:DIM=NAME[:MIN..MAX]"
     "gives them, else output__0 and so on]",
 )
 @option(
+    "--check", type=Word(("sample", "full")), default="sample", show_default=True,
+    help="Compare an expensive model with the package for two batch sizes, or for all",
+)
+@option(
     "--rows", type=POSITIVE, default=4, show_default=True, metavar="N",
     help="Number of rows of random inputs",
 )
@@ -128,6 +132,7 @@ def command(
     precisions: Sequence[str],
     eval_modules: Sequence[str],
     output_names: Sequence[str],
+    check: Any,
     rows: int,
     seed: int,
 ) -> None:
@@ -153,6 +158,7 @@ def command(
                 eval_modules=eval_modules,
                 output_names=output_names or None,
                 dynamic=_dynamic(dynamic),
+                check=check,
                 server=server,
             )
     except ExportError as error:

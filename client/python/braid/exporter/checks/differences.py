@@ -18,10 +18,11 @@ def largest(tensor: torch.Tensor) -> float:
     """Returns the largest finite magnitude, or 0 if there is none."""
     most = 0.0
     for chunk in chunks(tensor):
-        top = chunk.double().abs().max().item()
+        chunk = _exact(chunk)
+        top = _magnitude(chunk)
         if not math.isfinite(top):
             finite = chunk[chunk.isfinite()]
-            top = finite.double().abs().max().item() if finite.numel() else 0.0
+            top = _magnitude(finite) if finite.numel() else 0.0
         most = max(most, top)
     return most
 
@@ -34,15 +35,28 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
     """
     most = 0.0
     for mine, yours in zip(chunks(one), chunks(other), strict=True):
-        mine, yours = mine.double(), yours.double()
-        gaps = (mine - yours).abs()
-        gap = gaps.max().item()
+        gap = _magnitude(_exact(mine) - _exact(yours))
         if not math.isfinite(gap):
+            mine, yours = mine.double(), yours.double()
             same = (mine == yours) | (mine.isnan() & yours.isnan())
-            gaps = gaps.masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
-            gap = gaps.max().item()
+            gaps = (mine - yours).abs().masked_fill(same, 0.0)
+            gap = gaps.nan_to_num(nan=math.inf, posinf=math.inf).max().item()
         most = max(most, gap)
     return most
+
+
+def _exact(chunk: torch.Tensor) -> torch.Tensor:
+    """Converts numbers to a dtype that holds them exactly, and whose differences round slightly."""
+    if chunk.dtype in (torch.float32, torch.float64):
+        return chunk
+    return chunk.float() if chunk.dtype in (torch.float16, torch.bfloat16) else chunk.double()
+
+
+def _magnitude(chunk: torch.Tensor) -> float:
+    """Returns the largest magnitude, NaN if there is a NaN."""
+    low, high = chunk.aminmax()
+    # The difference of two maxima would hide a NaN.
+    return max(-low.item(), high.item()) if low == low else math.nan
 
 
 def nudge(tensor: torch.Tensor, seed: int) -> None:

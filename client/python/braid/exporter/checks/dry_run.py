@@ -19,6 +19,7 @@ from braid.exporter.model.state import (
     bitwise_equal,
     current_tensor,
     device_of,
+    run_state,
     tensors_placed,
 )
 from braid.exporter.trace import caught_errors
@@ -31,11 +32,13 @@ def run(part: Part) -> None:
 
     Raises ExportError, with the line, for anything that a package does not support.
     """
+    # Copies, so that uses of the module's own parameters are found.
+    parameters = {each.name: each.copy() for each in part.untied if each.kind == "parameter"}
     for training in (True, False):
         # A module with a fixed number of rows fails here, with its line.
         for count, sizes in _batches(part):
             inputs = rows.repeat_inputs(part.at(sizes), count)
-            state = _state(part, training)
+            state = _copied_state(part, parameters, training)
             with part.in_mode(training), torch.set_grad_enabled(training):
                 with caught_errors.recorded() as raised:
                     names, outputs = _run_watched(part, state, inputs, sizes)
@@ -65,7 +68,7 @@ def run_precision(part: Part, precision: torch.dtype) -> None:
         for count, sizes in _batches(part):
             examples = part.as_given(part.at(sizes), training, precision)
             inputs = rows.repeat_inputs(examples, count)
-            state = _state(part, training)
+            state = run_state(part.entries, training)
             with part.in_mode(training), torch.set_grad_enabled(training):
                 with (
                     run_context.seeded(device, 0),
@@ -74,7 +77,8 @@ def run_precision(part: Part, precision: torch.dtype) -> None:
                 ):
                     with autocast(device, precision):
                         outputs = _run_under_autocast(part, state, inputs, held)
-                    _run_backward(outputs, state)
+                    if count == traced_batch_size(part):
+                        _run_backward(outputs, state)
             _note_raised(part, training, precision, raised)
 
 
@@ -112,10 +116,15 @@ def _note_raised(
     places.update(each.place for each in raised)
 
 
-def _state(part: Part, training: bool) -> dict[str, torch.Tensor]:
-    state = {entry.name: entry.copy() for entry in part.untied}
+def _copied_state(
+    part: Part, parameters: dict[str, torch.Tensor], training: bool
+) -> dict[str, torch.Tensor]:
+    """Returns copies of the state, all but buffers from `parameters`."""
+    state = {}
     for entry in part.untied:
-        state[entry.name].requires_grad_(training and entry.trainable)
+        copied = parameters.get(entry.name)
+        tensor = entry.copy() if copied is None else copied.detach()
+        state[entry.name] = tensor.requires_grad_(training and entry.trainable)
     return state
 
 
@@ -145,8 +154,9 @@ def _run_watched(
                 f"forward() fails for a batch of {count}{sizes_suffix(sizes)}{_about_layout(part)}"
             )
             raise export_errors.model_error(where, error) from error
-        with watch:
-            part.recomputes |= _changes_buffers_in_backward(part, state, outputs)
+        if count == traced_batch_size(part):
+            with watch:
+                part.recomputes |= _changes_buffers_in_backward(part, state, outputs)
     return names, outputs
 
 
@@ -194,7 +204,7 @@ def min_rows(part: Part, device: torch.device) -> list[int]:
 def _takes_one_row(part: Part, device: torch.device, training: bool) -> bool:
     for sizes in part.sizes:
         inputs = rows.repeat_inputs(part.at(sizes), 1)
-        state = {entry.name: entry.copy() for entry in part.untied}
+        state = run_state(part.entries)
         with run_context.seeded(device, 0), part.in_mode(training), torch.no_grad():
             try:
                 part.run(state, inputs)

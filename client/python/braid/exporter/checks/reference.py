@@ -13,7 +13,7 @@ from braid.exporter.checks import differences
 from braid.exporter.model import rows, run_context
 from braid.exporter.model.run_context import autocast
 from braid.exporter.model.sizes import Sizes, sizes_suffix
-from braid.exporter.model.state import contiguous_copy
+from braid.exporter.model.state import contiguous_copy, run_state
 from braid.exporter.trace.joint_graph import Part
 
 SEED = 20
@@ -95,7 +95,7 @@ class ReferenceRun:
         self._nudged.clear()
 
     def _evaluation(self, precision: torch.dtype | None) -> Values:
-        state = {entry.name: entry.copy() for entry in self.part.untied}
+        state = run_state(self.part.entries)
         inputs = self.part.as_given(self.inputs, False, precision)
         with torch.no_grad():
             outputs = self._run(False, precision, state, inputs)
@@ -104,13 +104,17 @@ class ReferenceRun:
     def _training(
         self, precision: torch.dtype | None, nudge: int = 0, nudge_inputs: bool = False
     ) -> Values:
+        state = run_state(self.part.entries, training=True)
+        if nudge:
+            state = {
+                name: contiguous_copy(tensor).requires_grad_(tensor.requires_grad)
+                for name, tensor in state.items()
+            }
         leaves = {
-            (kind, name): contiguous_copy(tensor).requires_grad_()
+            (kind, name): state[name]
+            if kind == "parameter"
+            else contiguous_copy(tensor).requires_grad_()
             for kind, name, tensor in self.differentiated(precision)
-        }
-        state = {
-            entry.name: leaves[entry.kind, entry.name] if entry.trainable else entry.copy()
-            for entry in self.part.untied
         }
         given = self.part.as_given(self.inputs, True, precision)
         inputs = {name: leaves.get(("input", name), each.clone()) for name, each in given.items()}

@@ -22,7 +22,7 @@ from braid.exporter.model import rows, run_context
 from braid.exporter.model.run_context import in_mode
 from braid.exporter.model.signature import call, flatten_outputs
 from braid.exporter.model.snapshot import AttributeSnapshot, attributes_restored, restored
-from braid.exporter.model.state import bindings_restored, device_of, tensors_placed
+from braid.exporter.model.state import bindings_restored, device_of, run_state, tensors_placed
 from braid.exporter.trace.joint_graph import Part, traced_batch_size
 
 # Relative to the largest value: sums in another order count as equal.
@@ -97,9 +97,7 @@ def _run(part: Part, training: bool) -> list[torch.Tensor]:
     inputs = {
         name: rows.repeat_rows(each, traced_batch_size(part)) for name, each in part.inputs.items()
     }
-    state = {entry.name: entry.copy() for entry in part.untied}
-    for entry in part.untied:
-        state[entry.name].requires_grad_(training and entry.trainable)
+    state = run_state(part.entries, training)
     with part.in_mode(training), torch.set_grad_enabled(training):
         with (
             run_context.seeded(device_of(part.module), 0),

@@ -19,7 +19,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -135,6 +135,7 @@ class RowIndependence:
     by_shape: an output's shape shows the dependence; its batches cannot be merged or split.
     one_number: the only dependent outputs have no dims: one number for all rows.
     failed: forward failed for the example's rows.
+    flops: floating-point operations of forward per row; 0 if unknown.
     """
 
     result: str
@@ -143,6 +144,7 @@ class RowIndependence:
     by_shape: bool = False
     one_number: bool = False
     failed: bool = False
+    flops: float = field(default=0.0, compare=False)
 
     @property
     def holds(self) -> bool:
@@ -159,13 +161,15 @@ def check(
 
     Does not raise: the result for a module that fails is UNDECIDED.
     """
+    flops = 0.0
     try:
         with bindings_restored(module), snapshot.attributes_restored(module), torch.no_grad():
             test = _Test(module, dict(inputs), output_names)
+            flops = test.flops if math.isfinite(test.flops) else 0.0
             with _threads(test.threads):
-                return test.result()
+                return replace(test.result(), flops=flops)
     except _Decided as decided:
-        return decided.result
+        return replace(decided.result, flops=flops)
     except Exception as error:  # The model may raise anything.
         return RowIndependence(
             UNDECIDED, f"forward() fails: {export_errors.describe(error)}", failed=True
@@ -221,6 +225,7 @@ class _Test:
     base: rows that batches are built from.
     small: True if one row is cheap, so that many batches run.
     large_batch: rows of the largest batch.
+    flops: floating-point operations per row, infinite if unknown.
     threads: number of threads that pays off for the module's cost.
     """
 
@@ -236,6 +241,7 @@ class _Test:
         self.base, _ = rows.run_varied(inputs, _ROWS, lambda g: self.subject.run(weights, g))
         self._others = _ReplacementRows(inputs, _fewest_embeddings(module), self._takes_integers)
         flops, elements = self._cost_of_row()
+        self.flops = flops
         size = flops / _SMALL_FLOPS + elements / _SMALL_ELEMENTS
         self.small = size < 1
         self.large_batch = _LARGE_BATCHES[size < 0.05]

@@ -19,7 +19,6 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.export.pt2_archive._package import load_pt2
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
@@ -33,7 +32,7 @@ from braid.exporter.checks.self_test_tensors import (
     describe,
     generate,
 )
-from braid.exporter.formats import safetensors
+from braid.exporter.formats import pt2, safetensors
 from braid.exporter.formats.archive import MANIFEST, Archive
 from braid.exporter.formats.precisions import MODEL_PRECISION
 from braid.exporter.model import rows, run_context
@@ -182,7 +181,7 @@ class RunnableProgram:
 
     def __init__(self, archive: Archive) -> None:
         with reading(archive):
-            self._program: ExportedProgram = load_pt2(str(archive.path)).exported_programs["model"]
+            self._program: ExportedProgram = pt2.read(archive.path).exported_programs["model"]
         self._signature = self._program.graph_signature
         self._inputs = list(self._placeholders(archive))
         state = [*self._program.state_dict.values(), *self._program.constants.values()]

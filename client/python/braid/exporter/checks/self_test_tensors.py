@@ -19,7 +19,7 @@ DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 MAX_STORED = 4096
 MAX_STORED_IF_SPECIAL = 16384
 _MAX_SAMPLES = 256
-_CHUNK = 1 << 22
+_CHUNK = 1 << 16  # fits into a processor's cache
 
 
 def describe(
@@ -30,7 +30,7 @@ def describe(
     shrink: factor for the spread of a generated tensor. max_stored: largest stored tensor,
     in elements; the limit is higher for non-finite values.
     """
-    tensor = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    tensor = tensor.detach().cpu().resolve_neg().contiguous()
     fields = {"dtype": DATATYPES[tensor.dtype], "shape": list(tensor.shape)}
     if tensor.numel() <= MAX_STORED_IF_SPECIAL and not tensor.isfinite().all():
         max_stored = MAX_STORED_IF_SPECIAL

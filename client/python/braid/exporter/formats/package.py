@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from torch._export.serde.serialize import SerializeError
 from torch.export.exported_program import ExportedProgram
-from torch.export.pt2_archive._package import load_pt2, package_pt2
+from torch.export.pt2_archive._package import package_pt2
 
 from braid._export import ExportError
 from braid.exporter import export_errors
-from braid.exporter.formats import safetensors
+from braid.exporter.formats import pt2, safetensors
 from braid.exporter.formats.pair import Pair
 from braid.exporter.formats.precisions import MODEL_PRECISION, PrecisionError
 
@@ -58,7 +58,7 @@ def _goes_there_and_back(pair: Pair) -> bool:
     try:
         package_pt2(file, exported_programs=_exported(pair))
         file.seek(0)
-        load_pt2(file)
+        pt2.read(file)
     except SerializeError:
         return False
     return True

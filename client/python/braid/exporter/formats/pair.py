@@ -188,6 +188,8 @@ def _check_mode_switch(module: nn.Module) -> None:
     An adapter that merges into the weights for evaluation does so. A package has one set of
     weights for both modes.
     """
+    if all(map(_only_sets_flag, module.modules())):
+        return
     with values_restored(module), bindings_restored(module):
         module.train(module.training)
         before = [(entry, entry.copy()) for entry in state_entries(module)]
@@ -202,6 +204,15 @@ def _check_mode_switch(module: nn.Module) -> None:
                         f"for training and evaluation (disable this, for example merging of "
                         f"adapter weights)"
                     )
+
+
+def _only_sets_flag(module: nn.Module) -> bool:
+    """Returns True if train() and eval() are PyTorch's own, which only set `training`."""
+    own = vars(module)
+    return not any(
+        name in own or getattr(type(module), name) is not getattr(nn.Module, name)
+        for name in ("train", "eval", "__setattr__")
+    )
 
 
 def _check_is_python(module: nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +38,21 @@ class StateEntry:
         tensor = self.tensor.detach()
         layout = torch.empty(tensor.shape, device="meta").stride()
         return tensor if tensor.stride() == layout else contiguous_copy(tensor)
+
+
+def run_state(entries: list[StateEntry], training: bool = False) -> dict[str, torch.Tensor]:
+    """Returns untied tensors to run a module with, by name, in the layout that a server uses.
+
+    Buffers are copies, because forward may write to them. Parameters may share the module's memory.
+
+    training: trainable parameters require gradients.
+    """
+    state = {}
+    for entry in entries:
+        if entry.tied_to is None:
+            tensor = entry.contiguous() if entry.kind == "parameter" else entry.copy()
+            state[entry.name] = tensor.requires_grad_(training and entry.trainable)
+    return state
 
 
 def contiguous_copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,25 +150,39 @@ def bindings_restored(module: nn.Module) -> Iterator[None]:
             table.update(tensors)
 
 
+# Copies that enclosing `values_restored` hold, by the tensor's id. They save large models a copy.
+_copies: ContextVar[Mapping[int, torch.Tensor]] = ContextVar("braid_copies", default={})
+
+
 @contextmanager
 def values_restored(module: nn.Module) -> Iterator[None]:
     """Restores the values and gradients of parameters and buffers."""
-    before = [
-        tensor_restorer(entry.tensor) for entry in state_entries(module) if entry.tied_to is None
-    ]
+    outer = _copies.get()
+    copies, before = dict(outer), []
+    for entry in state_entries(module):
+        if entry.tied_to is None:
+            tensor, was = entry.tensor, outer.get(id(entry.tensor))
+            if was is None or not bitwise_equal(tensor, was):
+                was = tensor.detach().clone()
+            copies[id(tensor)] = was
+            before.append(tensor_restorer(tensor, was))
+    token = _copies.set(copies)
     try:
         yield
     finally:
+        _copies.reset(token)
         for restore in before:
             restore()
 
 
-def tensor_restorer(tensor: torch.Tensor) -> Callable[[], None]:
+def tensor_restorer(tensor: torch.Tensor, was: torch.Tensor | None = None) -> Callable[[], None]:
     """Returns a function that restores the current value, memory and gradient of `tensor`.
 
     The function writes only what changed, so version counters and views stay valid.
+
+    was: a copy of the current value, or None.
     """
-    memory, was = tensor.detach(), tensor.detach().clone()
+    memory, was = tensor.detach(), tensor.detach().clone() if was is None else was
     trained, gradient = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
     restore_gradient = tensor_restorer(gradient) if gradient is not None else None
 

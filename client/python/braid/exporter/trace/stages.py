@@ -14,7 +14,13 @@ from braid.exporter.model import rows, run_context
 from braid.exporter.model.run_context import autocast
 from braid.exporter.model.signature import flatten_outputs, positional_names
 from braid.exporter.model.sizes import Sizes, Symbol, VariableDim, VariableSizes, sizes_suffix
-from braid.exporter.model.state import StateEntry, contiguous_copy, reparametrized, state_entries
+from braid.exporter.model.state import (
+    StateEntry,
+    contiguous_copy,
+    reparametrized,
+    run_state,
+    state_entries,
+)
 from braid.exporter.trace.joint_graph import Part
 
 _BATCHES = (2, 7)
@@ -208,7 +214,7 @@ def _run(
     precision: torch.dtype | None = None,
 ) -> list[torch.Tensor]:
     """Runs the modules in sequence and returns the outputs of the last one."""
-    state = {entry.name: entry.copy() for entry in whole.untied}
+    state = run_state(whole.entries)
     flowing: list[Any] = list(given)
     with run_context.seeded(device, _SEED), whole.in_mode(training):
         with reparametrized(whole.module, whole.entries, state), autocast(device, precision):

@@ -84,13 +84,36 @@ _KNOWN = {
         "use_reentrant=False)"
     ),
 }
-# Functions that users call, by operator name. AOTInductor and the server run these operators.
+_LOOP = "write a Python loop: format='torchscript' exports it, also for training"
+_SCAN = "use a recurrent layer, or a Python loop over a fixed size"
+# Functions that users call, and what to do instead, by operator name.
 _CONTROL_FLOW = {
-    "cond": "torch.cond",
-    "map_impl": "map",
-    "while_loop": "while_loop",
-    "while_loop_stack_output": "while_loop",
+    "cond": ("torch.cond", "use torch.where, or a Python branch, which TorchScript scripts"),
+    "map_impl": ("map", "use torch.vmap, or an operator on the whole tensor"),
+    "while_loop": ("while_loop", _LOOP),
+    "while_loop_stack_output": ("while_loop", _LOOP),
+    "scan": ("scan", _SCAN),
+    "associative_scan": ("associative_scan", _SCAN),
 }
+# AOTInductor and the server run these operators.
+_SERVED = {"cond", "map_impl", "while_loop", "while_loop_stack_output"}
+_VALUE_AS_NUMBER = (
+    "forward() converts a tensor's values to a Python number (expected torch.where or torch.cond "
+    "in place of a branch, or format='torchscript')"
+)
+_LAYER_DROP = (
+    "LayerDrop draws a number and decides by it whether a layer runs: set the probability to 0 "
+    "(layerdrop, encoder_layerdrop, decoder_layerdrop or encoder_layer_drop)"
+)
+_SHAPE_BY_VALUES = (
+    "use torch.where or a mask of fixed shape, compute every row in each expert of a mixture of "
+    "experts, or use format='torchscript'"
+)
+_DETECTION_FOLDER = ("torchvision", "models", "detection")
+_DETECTION = (
+    " (torchvision's detection models take targets in training, and lists: export the backbone or "
+    "a module of tensors, and choose boxes in the client)"
+)
 # Raised for quantile() by PyTorch before 2.12.
 _WITHOUT_RULE = "Cannot call numel() on tensor with symbolic sizes"
 
@@ -104,9 +127,15 @@ def to_export_error(error: Exception) -> ExportError:
 
 def model_error(where: str, error: Exception) -> ExportError:
     """Returns an ExportError for an error of the model, with the model's line."""
+    remedy = _DETECTION if _is_raised_by_detection(error) else ""
     return ExportError(
-        f"{where}: {describe(error)}" + source.as_suffix(source.line_of_error(error))
+        f"{where}: {describe(error)}{remedy}" + source.as_suffix(source.line_of_error(error))
     )
+
+
+def _is_raised_by_detection(error: Exception) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(Path(f.filename).parts[-4:-1] == _DETECTION_FOLDER for f in frames)
 
 
 def higher_order_error(operator: HigherOrderOperator, formats_do: str, line: str) -> ExportError:
@@ -114,9 +143,11 @@ def higher_order_error(operator: HigherOrderOperator, formats_do: str, line: str
 
     formats_do: start of the phrase "... not support", for example "exported pairs do".
     """
-    name = _CONTROL_FLOW.get(operator.name())
-    instead = "; for inference, use format='aot' or torch.export.save" if name else ""
-    called = name or f"torch.ops.higher_order.{operator.name()}"
+    unknown = f"torch.ops.higher_order.{operator.name()}", ""
+    called, instead = _CONTROL_FLOW.get(operator.name(), unknown)
+    if operator.name() in _SERVED:
+        instead = f"for inference, use format='aot' or torch.export.save; else {instead}"
+    instead = instead and f"; {instead}"
     return ExportError(f"forward() calls {called}, which {formats_do} not support{instead}{line}")
 
 
@@ -155,9 +186,12 @@ def _reason(error: Exception) -> str:
     causes = _causes(error)
     for cause in causes:
         if isinstance(cause, _NUMBER_OF_VALUES):
-            return _in_pytorch(error) or ("forward() converts a tensor's values to a Python number")
+            return _in_library(error) or _VALUE_AS_NUMBER
         if isinstance(cause, DynamicOutputShapeException):
-            return f"the output shape of {cause.func} depends on a tensor's values"
+            return (
+                f"the output shape of {cause.func} depends on a tensor's values "
+                f"({_SHAPE_BY_VALUES})"
+            )
         if isinstance(cause, UnsupportedOperatorException):
             return f"the operator {cause.func} cannot be traced"
     for pytorchs, ours in _KNOWN.items():
@@ -166,10 +200,12 @@ def _reason(error: Exception) -> str:
     return f"forward() cannot be traced: {describe(causes[-1])}"
 
 
-def _in_pytorch(error: Exception) -> str:
-    """Explains a value-dependent conversion inside PyTorch's own modules, with a remedy."""
+def _in_library(error: Exception) -> str:
+    """Explains a value-dependent conversion inside modules of a library, with a remedy."""
     for cause in _causes(error):
         for frame in traceback.extract_tb(cause.__traceback__):
+            if "layerdrop" in (frame.line or "").lower().replace("_", ""):
+                return _LAYER_DROP
             place = (Path(frame.filename).parts[-3:], frame.name)
             if place[0][1:] == ("distributions", "distribution.py"):
                 return (

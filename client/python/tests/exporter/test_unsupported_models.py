@@ -21,6 +21,7 @@ from exported_pair import ExportedPair  # noqa: E402
 import torch.utils.checkpoint  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._higher_order_ops.map import map as map_rows  # noqa: E402
+from torch._higher_order_ops.scan import scan  # noqa: E402
 from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
 
@@ -305,6 +306,15 @@ def on_while_loop(module, x):
     return while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y * 2), start)[1]
 
 
+def on_scan(module, x):
+    return scan(lambda sum, row: (sum + row, sum + row), x[0], module.layer(x), dim=0)[1]
+
+
+def drops_a_layer(module, x):
+    layerdrop = 0.1
+    return x if module.training and torch.rand(()) < layerdrop else module.layer(x)
+
+
 def on_map(module, x):
     return map_rows(lambda row, scale: row * scale, module.layer(x), torch.tensor(2.0))
 
@@ -485,8 +495,13 @@ def foreign_operator(module, x):
 UNSUPPORTED = [
     (on_a_value, "converts a tensor's values to a Python number", "if y.sum() > 0:"),
     (on_item, "converts a tensor's values to a Python number", "x.mean().item()"),
+    (on_a_value, "(expected torch.where or torch.cond in place of a branch, or format='torchscript'",
+     ""),
+    (drops_a_layer, "LayerDrop draws a number and decides by it whether a layer runs: set the prob",
+     "torch.rand(()) < layerdrop"),
     (on_mask, "the output shape of aten.nonzero.default depends", "module.layer(x)[x[:, 0]"),
-    (hides_a_branch, "a tensor's values to a Python number; forward() catches the error",
+    (on_mask, "tensor's values (use torch.where or a mask of fixed shape", ""),
+    (hides_a_branch, "or format='torchscript'); forward() catches the error",
      "if y.max() > 100:"),
     (hides_a_number, "converts a tensor's values to a Python number", "int((y > 50).sum())"),
     (hides_what_pytorch_allows, "forward() catches the error", "y.detach().numpy().max()"),
@@ -499,10 +514,11 @@ UNSUPPORTED = [
     (hides_a_lookup, "unhashable type: non-nested SymInt; forward() catches the error",
      "SCALES.get(x.shape[0], 1.0)"),
     (hides_many_rows, "different branch for 41 rows than for 5", "if x.shape[0] > 40:"),
-    (on_cond, "forward() calls torch.cond, which exported pairs do not support; for inference, use "
-              "format='aot' or torch.export.save\n", "torch.cond(x.sum() > 0"),
-    (on_while_loop, "forward() calls while_loop, which exported pairs do not support; for inferenc",
+    (on_while_loop, "forward() calls while_loop, which exported pairs do not support; for inference"
+                    ", use format='aot' or torch.export.save; else write a Python loop: format='to",
      "return while_loop("),
+    (on_scan, "forward() calls scan, which exported pairs do not support; use a recurrent layer, or "
+              "a Python loop over a fixed size", "return scan("),
     (on_map, "forward() calls map, which exported pairs do not support; for inference, use",
      "return map_rows("),
     (rounded_rows, "forward() calls round on the number of rows, which",
@@ -578,7 +594,7 @@ def test_torchscript_rejects_control_flow_operators(tmp_path, function):
         braid.export(Wrong(function), (torch.randn(4, 4),), tmp_path / "net", "torchscript")
     message = str(raised.value)
     said = (r"forward\(\) calls [a-z_.]+, which TorchScript does not support; for inference, use "
-            r"format='aot' or torch\.export\.save\n  ")
+            r"format='aot' or torch\.export\.save; else ")
     assert re.match(said, message), message
 
 
@@ -598,7 +614,8 @@ def returns_with_an_object_as_key(module, x):
 @pytest.mark.parametrize("function, format", [
     *itertools.product([raises_a_function, returns_with_an_object_as_key],
                        ["auto", "pair", "torchscript", "aot"]),
-    *itertools.product([on_cond, on_while_loop], ["auto", "pair", "torchscript"]),
+    (on_cond, "torchscript"),
+    *itertools.product([on_while_loop], ["auto", "pair", "torchscript"]),
 ])
 def test_errors_contain_no_addresses(tmp_path, function, format):
     with pytest.raises(braid.ExportError) as raised:

@@ -32,9 +32,8 @@ def make(module: GraphModule, bounds: Mapping[sympy.Symbol, Symbol | None]) -> E
 
     bounds: of each symbolic size; None: any size.
     """
-    for node in module.graph.nodes:
-        node.meta = {key: value for key, value in node.meta.items() if key == "val"}
-    _give_keywords(module)
+    _clean(module)
+    branches = graph_utils.branches(module)
     constants = _lift_constants(module)
     inputs = [
         InputSpec(
@@ -56,7 +55,7 @@ def make(module: GraphModule, bounds: Mapping[sympy.Symbol, Symbol | None]) -> E
         out_spec=pytree.tree_structure(tuple(0 for _ in outputs)),
     )
     return ExportedProgram(
-        root={},
+        root=branches,
         graph=module.graph,
         graph_signature=ExportGraphSignature(inputs, outputs),
         state_dict={},
@@ -64,6 +63,18 @@ def make(module: GraphModule, bounds: Mapping[sympy.Symbol, Symbol | None]) -> E
         module_call_graph=[ModuleCallEntry(fqn="", signature=call)],
         constants=constants,
     )
+
+
+def _clean(module: GraphModule) -> None:
+    for node in module.graph.nodes:
+        node.meta = {key: value for key, value in node.meta.items() if key == "val"}
+        if node.target is torch.ops.higher_order.cond:
+            # PyTorch's writer takes no list, which a gradient of torch.cond returns.
+            node.meta["val"] = tuple(node.meta["val"])
+    _give_keywords(module)
+    for branch in graph_utils.branches(module).values():
+        graph_utils.set_outputs(branch, graph_utils.outputs(branch))
+        _clean(branch)
 
 
 def _range(bounds: Symbol | None) -> ValueRanges:
@@ -87,10 +98,13 @@ def _give_keywords(module: GraphModule) -> None:
 
 def _lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
     """Turns the tensors that the graph holds into its first inputs."""
+    branches = graph_utils.branches(module)
     constants: dict[str, torch.Tensor] = {}
     first = next(iter(module.graph.nodes))
     by_target: dict[str, Node] = {}
-    for node in [each for each in module.graph.nodes if each.op == "get_attr"]:
+    for node in list(module.graph.nodes):
+        if node.op != "get_attr" or node.target in branches:
+            continue
         if node.target not in by_target:
             value = getattr(module, node.target)
             with module.graph.inserting_before(first):

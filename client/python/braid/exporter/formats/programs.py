@@ -212,7 +212,7 @@ def _correct_dtypes(
 
     A trace reports wrong dtypes for some, for example batch norm's statistics in mixed precision.
     """
-    given = [entry.copy() for entry in part.untied]
+    given = [entry.contiguous() for entry in part.untied]
     examples = part.examples(True, precision).values()
     given += [rows.repeat_rows(example, traced_batch_size(part)) for example in examples]
     with torch.no_grad(), run_context.seeded(given[0].device, 0):
@@ -291,6 +291,21 @@ def check_operators(graph: GraphModule, device: torch.device) -> None:
     for node in graph.graph.nodes:
         if node.op == "call_function":
             check_operator(node.target, device, lambda: source.as_suffix(node_lines.line_of(node)))
+            if node.target is torch.ops.higher_order.cond:
+                for branch in node.args[1:3]:
+                    _check_branch(getattr(graph, branch.target), node, device)
+
+
+def _check_branch(branch: GraphModule, cond: Node, device: torch.device) -> None:
+    check_operators(branch, device)
+    for node in branch.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            # Backward runs the branch again, with other random numbers.
+            raise ExportError(
+                f"a branch of torch.cond calls the random operator {node.target} (draw random "
+                f"numbers before torch.cond, and pass them as operands)"
+                + source.as_suffix(node_lines.line_of(cond))
+            )
 
 
 def _origins(graph: GraphModule) -> list[Any]:

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from braid._export import ExportError
 from braid.exporter import export_errors
-from braid.exporter.passes.graph_utils import insert_call
+from braid.exporter.passes.graph_utils import branches, insert_call
 
 _aten = torch.ops.aten
 _SERVER_DTYPE = torch.float32
@@ -61,6 +61,8 @@ def make_explicit(module: GraphModule) -> None:
     """Makes dtypes explicit that a graph would take from the process's default."""
     if matches_server():
         return
+    for branch in branches(module).values():
+        make_explicit(branch)
     for node in list(module.graph.nodes):
         if isinstance(node.target, OpOverload) and _is_of_default(node.meta.get("val")):
             tensors = [each for each in node.args if _is_tensor(each)]

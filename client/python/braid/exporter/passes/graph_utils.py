@@ -27,6 +27,15 @@ def insert_call(
     return node
 
 
+def branches(module: GraphModule) -> dict[str, GraphModule]:
+    """Returns the graphs that `torch.cond` selects from, by their attributes of `module`."""
+    found = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and isinstance(getattr(module, node.target), GraphModule):
+            found[node.target] = getattr(module, node.target)
+    return found
+
+
 def placeholders(module: GraphModule) -> list[Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 

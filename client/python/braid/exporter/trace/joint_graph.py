@@ -202,10 +202,14 @@ class _GuardedTrace:
                 return str(value.node.expr.subs(names))
             return value if isinstance(value, int) else None
 
-        return [
-            (node.name, repr((node.target, node.args, node.kwargs)), describe(node.meta.get("val")))
-            for node in self.trace.graph.graph.nodes
-        ]
+        def nodes(module: torch.fx.GraphModule) -> list[Any]:
+            branches = graph_utils.branches(module).values()
+            return [
+                (n.name, repr((n.target, n.args, n.kwargs)), describe(n.meta.get("val")))
+                for n in module.graph.nodes
+            ] + [*map(nodes, branches)]
+
+        return nodes(self.trace.graph)
 
 
 def trace(part: Part, training: bool, precision: torch.dtype | None, device: torch.device) -> Trace:
@@ -394,10 +398,11 @@ def _fakes(
     symbols: Mapping[str, torch.SymInt],
 ) -> tuple[torch.Tensor, ...]:
     tensors = []
-    for entry in part.untied:
-        fake = mode.from_tensor(entry.copy(), static_shapes=True)
-        tensors.append(fake.requires_grad_(training and entry.trainable))
     with mode:
+        for entry in part.untied:
+            like = entry.tensor
+            fake = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+            tensors.append(fake.requires_grad_(training and entry.trainable))
         for name, example in part.examples(training, precision).items():
             shape = [symbols[BATCH], *example.shape[1:]]
             for dim, each in part.variable.dims.get(name, {}).items():

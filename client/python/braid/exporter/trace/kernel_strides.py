@@ -63,6 +63,11 @@ class KernelStrides(FakeTensorMode):
             return torch.empty_strided(fake.shape, wanted, dtype=fake.dtype, device=fake.device)
 
 
+# PyTorch looks up rules of operators that take functions by the mode's class.
+_cond = torch.ops.higher_order.cond
+_cond.py_impl(KernelStrides)(_cond.python_key_table[FakeTensorMode])
+
+
 def _ask(func: OpOverload, flat: list[Any], spec: Any, count: int) -> list[_Sizes | None]:
     """Returns the strides of each result, None if unknown."""
     with no_dispatch():

@@ -109,11 +109,14 @@ _SHAPE_BY_VALUES = (
     "use torch.where or a mask of fixed shape, compute every row in each expert of a mixture of "
     "experts, or use format='torchscript'"
 )
-_DETECTION_FOLDER = ("torchvision", "models", "detection")
-_DETECTION = (
-    " (torchvision's detection models take targets in training, and lists: export the backbone or "
-    "a module of tensors, and choose boxes in the client)"
-)
+# Remedies for errors that are raised in a folder of a library.
+_RAISED_IN = {
+    ("torchvision", "models", "detection"): (
+        " (torchvision's detection models take targets in training, and lists: export the backbone "
+        "or a module of tensors, and choose boxes in the client)"
+    ),
+    ("torch", "_higher_order_ops", "scan.py"): f" (exported pairs do not support scan: {_SCAN})",
+}
 # Raised for quantile() by PyTorch before 2.12.
 _WITHOUT_RULE = "Cannot call numel() on tensor with symbolic sizes"
 
@@ -127,15 +130,18 @@ def to_export_error(error: Exception) -> ExportError:
 
 def model_error(where: str, error: Exception) -> ExportError:
     """Returns an ExportError for an error of the model, with the model's line."""
-    remedy = _DETECTION if _is_raised_by_detection(error) else ""
     return ExportError(
-        f"{where}: {describe(error)}{remedy}" + source.as_suffix(source.line_of_error(error))
+        f"{where}: {describe(error)}{_remedy(error)}"
+        + source.as_suffix(source.line_of_error(error))
     )
 
 
-def _is_raised_by_detection(error: Exception) -> bool:
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(Path(f.filename).parts[-4:-1] == _DETECTION_FOLDER for f in frames)
+def _remedy(error: Exception) -> str:
+    files = [Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)]
+    for place, remedy in _RAISED_IN.items():
+        if any(place in (file[-3:], file[-4:-1]) for file in files):
+            return remedy
+    return ""
 
 
 def higher_order_error(operator: HigherOrderOperator, formats_do: str, line: str) -> ExportError:

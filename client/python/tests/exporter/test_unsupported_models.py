@@ -517,8 +517,8 @@ UNSUPPORTED = [
     (on_while_loop, "forward() calls while_loop, which exported pairs do not support; for inference"
                     ", use format='aot' or torch.export.save; else write a Python loop: format='to",
      "return while_loop("),
-    (on_scan, "forward() calls scan, which exported pairs do not support; use a recurrent layer, or "
-              "a Python loop over a fixed size", "return scan("),
+    (on_scan, "(exported pairs do not support scan: use a recurrent layer, or a Python loop over a "
+              "fixed size)", "return scan("),
     (on_map, "forward() calls map, which exported pairs do not support; for inference, use",
      "return map_rows("),
     (rounded_rows, "forward() calls round on the number of rows, which",

@@ -30,7 +30,7 @@ def describe(
     shrink: factor for the spread of a generated tensor. max_stored: largest stored tensor,
     in elements; the limit is higher for non-finite values.
     """
-    tensor = tensor.detach().cpu().resolve_neg().contiguous()
+    tensor = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     fields = {"dtype": DATATYPES[tensor.dtype], "shape": list(tensor.shape)}
     if tensor.numel() <= MAX_STORED_IF_SPECIAL and not tensor.isfinite().all():
         max_stored = MAX_STORED_IF_SPECIAL

@@ -50,7 +50,8 @@ def run_state(entries: list[StateEntry], training: bool = False) -> dict[str, to
     state = {}
     for entry in entries:
         if entry.tied_to is None:
-            tensor = entry.contiguous() if entry.kind == "parameter" else entry.copy()
+            shared = entry.kind == "parameter" and not entry.tensor.is_inference()
+            tensor = entry.contiguous() if shared else entry.copy()
             state[entry.name] = tensor.requires_grad_(training and entry.trainable)
     return state
 

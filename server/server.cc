@@ -442,7 +442,9 @@ class Server::Parts {
       BRAID_RETURN_IF_ERROR(WithFlag("--tracking_dir", tracking.status()));
       tracking_ = *std::move(tracking);
     }
-    job_gate_ = std::make_unique<JobGate>(GpuNames(pool_->View()));
+    if (std::set<std::string> gpus = GpuNames(pool_->View()); !gpus.empty()) {
+      job_gate_ = std::make_unique<JobGate>(std::move(gpus));
+    }
     trainers_ = std::make_unique<TrainerRegistry>(
         TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get(),
                         options_.overlap_reduction, pool_->training_workers(),
@@ -657,7 +659,7 @@ class Server::Parts {
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<StepProfiler> profiler_;  // null: no profiling
   std::unique_ptr<Tracking> tracking_;      // null: no --tracking_dir
-  std::unique_ptr<JobGate> job_gate_;
+  std::unique_ptr<JobGate> job_gate_;       // null: no GPUs
   std::unique_ptr<TrainerRegistry> trainers_;
   std::unique_ptr<DatasetStore> datasets_;  // null: no uploads of datasets
   std::unique_ptr<Jobs> jobs_;

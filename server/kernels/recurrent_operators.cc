@@ -366,7 +366,7 @@ LstmGradients RunLstmBackward(const LstmLayer& layer, const OptionalTensor& grad
   const Multiplier projected(layer.projection.value_or(layer.weight), type);
 
   const Tensor squashed = cells.tanh();
-  // Those of the gates become gradients in place.
+  // The loop turns by_gates into the gradients of the gates, in place.
   const LstmDerivatives derivatives = DerivativesOf(layer, times, gates, cells, squashed);
   const Tensor& factors = derivatives.by_gates;
   const std::vector<Tensor> given = ByStep(grad_output);

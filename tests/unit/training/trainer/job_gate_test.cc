@@ -14,6 +14,9 @@ namespace {
 
 using Turn = JobGate::Turn;
 
+// After such a step of a job, the next one waits for up to 3.8 s.
+constexpr absl::Duration kStep = absl::Milliseconds(200);
+
 const std::vector<std::string> kGpu = {"cuda:0"};
 const std::vector<std::string> kOtherGpu = {"cuda:1"};
 const std::vector<std::string> kBothGpus = {"cuda:0", "cuda:1"};
@@ -38,12 +41,12 @@ class JobGateTest : public testing::Test {
 };
 
 TEST_F(JobGateTest, JobsStartAtOnceWithoutClients) {
-  RunJobStep(absl::Seconds(1));
+  RunJobStep(kStep);
   EXPECT_LT(JobWaits(gate_, kBothGpus), absl::Milliseconds(500));
 }
 
 TEST_F(JobGateTest, JobsWaitUntilClientsHaveBeenIdle) {
-  RunJobStep(absl::Seconds(1));  // so the next step may wait for long
+  RunJobStep(kStep);
   std::optional<Turn> client(std::in_place, gate_, kGpu, /*of_job=*/false);
   absl::Time started;
   std::thread job([&] {
@@ -59,7 +62,7 @@ TEST_F(JobGateTest, JobsWaitUntilClientsHaveBeenIdle) {
 }
 
 TEST_F(JobGateTest, JobsWaitBetweenTwoStepsOfAClient) {
-  RunJobStep(absl::Seconds(1));
+  RunJobStep(kStep);
   const absl::Time start = absl::Now();
   { const Turn client(gate_, kGpu, /*of_job=*/false); }
   const Turn job(gate_, kGpu, /*of_job=*/true);
@@ -75,7 +78,7 @@ TEST_F(JobGateTest, JobsGetATwentiethOfTheTimeNextToBusyClients) {
 }
 
 TEST_F(JobGateTest, JobsDoNotWaitForClientsOnOtherDevices) {
-  RunJobStep(absl::Seconds(1));
+  RunJobStep(kStep);
   const Turn client(gate_, kGpu, /*of_job=*/false);
   EXPECT_LT(JobWaits(gate_, kOtherGpu), absl::Milliseconds(500));
 }
@@ -87,7 +90,7 @@ TEST_F(JobGateTest, JobsDoNotWaitOnDevicesWithSeparateWorkers) {
 }
 
 TEST_F(JobGateTest, ClientsNeverWait) {
-  RunJobStep(absl::Seconds(1));
+  RunJobStep(kStep);
   const Turn job(gate_, kGpu, /*of_job=*/true);
   const absl::Time start = absl::Now();
   const Turn client(gate_, kGpu, /*of_job=*/false);

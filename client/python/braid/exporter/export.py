@@ -337,7 +337,7 @@ def _write(
 
 def _write_pair(folder: Path, request: _Request) -> _Written:
     if torch_versions.installed() < (2, 15):
-        # Else torch.cond fails after the row-independence test.
+        # Otherwise, torch.cond fails after the row-independence test.
         torch.compiler.reset()
     # cuDNN's batch norm is an operator of its own, which takes few rows and rounds differently.
     with run_context.without_validation(), torch.backends.cudnn.flags(enabled=False):

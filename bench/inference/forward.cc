@@ -32,8 +32,8 @@ Forward::Forward(const std::string& path, int64_t features)
 Forward::~Forward() = default;
 
 void Forward::Run(const std::string& x, std::string* y) {
-  thread_local const bool set_up = SetUpThread();
-  static_cast<void>(set_up);
+  thread_local const bool kSetUp = SetUpThread();
+  static_cast<void>(kSetUp);
   const c10::AutoGradMode no_grad(false);
   const auto rows = static_cast<int64_t>(x.size() / sizeof(float)) / impl_->features;
   // LibTorch has no const tensors, but a forward pass does not write to its inputs.

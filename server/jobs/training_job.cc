@@ -324,12 +324,12 @@ std::string TrainingJob::DescribeNotFinite(int64_t step) const {
 absl::Status TrainingJob::StepError(int64_t step, const TrainingBatch& batch,
                                     const absl::Status& error) const {
   std::string text = absl::StrCat("step ", step, ": ", error.message());
-  static const RE2& kRow = *new RE2(R"(\brow (\d+)\b)");
+  static const RE2& row_number = *new RE2(R"(\brow (\d+)\b)");
   int64_t row = 0;
   if (!batch.skipped.empty()) {
     return {error.code(), text};  // Rows of the batch are not those at its positions.
   }
-  if (RE2::PartialMatch(std::string(error.message()), kRow, &row) && row < plan_.batch_size) {
+  if (RE2::PartialMatch(std::string(error.message()), row_number, &row) && row < plan_.batch_size) {
     absl::StrAppend(&text, " (row ", row, " of the batch is row ", data_->DatasetRow(step - 1, row),
                     " of the dataset)");
   } else if (absl::StrContains(error.message(), "is not finite")) {

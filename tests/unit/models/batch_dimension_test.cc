@@ -51,7 +51,8 @@ TEST(BatchDimensionTest, DoesNotChangeModelWithUnbatchedOutput) {
 }
 
 TEST(BatchDimensionTest, DoesNotChangeModelsThatMergeRequests) {
-  const ModelConfig config = MakeConfig(8, {{"x", DataType::kFp32, {6}}}, {{"y"}});
+  const ModelConfig config =
+      MakeConfig(8, {{"x", DataType::kFp32, {6}}}, {{"y", DataType::kFp32, {6}}});
   EXPECT_EQ(JoinBatchDim(config).max_batch_size, 8);
   EXPECT_THAT(JoinBatchDim(config).inputs[0].dims, ElementsAre(6));
 }

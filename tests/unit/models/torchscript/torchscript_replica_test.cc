@@ -416,9 +416,9 @@ def forward(self, x):
 TEST(CloneStageTest, StagesPassTensorsInOrder) {
   const std::unique_ptr<Replica> replica = MakeReplica(InParts(), Config());
   BRAID_ASSERT_OK_AND_ASSIGN(const auto first,
-                             replica->CloneStage({"first", true, false}, c10::kCPU));
-  BRAID_ASSERT_OK_AND_ASSIGN(const auto second,
-                             replica->CloneStage({"parts.second", false, true}, c10::kCPU));
+                             replica->CloneStage({.path = "first", .last = false}, c10::kCPU));
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      const auto second, replica->CloneStage({.path = "parts.second", .first = false}, c10::kCPU));
   EXPECT_THAT(ParameterNames(*first), ElementsAre("w"));
   EXPECT_THAT(ParameterNames(*second), ElementsAre("v"));
   const at::Tensor x = at::full({1, 2}, 5.0);
@@ -470,20 +470,20 @@ TEST(CloneStageTest, RejectsNoneBetweenStages) {
   module.define("def forward(self, x):\n  return self.first.forward(x)[1]\n");
   BRAID_ASSERT_OK_AND_ASSIGN(
       const auto stage,
-      MakeReplica(module, Config())->CloneStage({"first", true, false}, c10::kCPU));
+      MakeReplica(module, Config())->CloneStage({.path = "first", .last = false}, c10::kCPU));
   EXPECT_THAT(stage->Forward({at::ones({1, 2})}, Mode::kTrain),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("returned None")));
 }
 
 TEST(CloneStageTest, RejectsUnknownSubmodule) {
   const std::unique_ptr<Replica> replica = MakeReplica(InParts(), Config());
-  EXPECT_THAT(replica->CloneStage({"third"}, c10::kCPU),
+  EXPECT_THAT(replica->CloneStage({.path = "third"}, c10::kCPU),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("'third'"), HasSubstr("'first', 'parts'"))));
-  EXPECT_THAT(replica->CloneStage({"parts"}, c10::kCPU),
+  EXPECT_THAT(replica->CloneStage({.path = "parts"}, c10::kCPU),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no forward")));
   // The model's input is x.
-  EXPECT_FALSE(replica->CloneStage({"parts.second", true, true}, c10::kCPU).ok());
+  EXPECT_FALSE(replica->CloneStage({.path = "parts.second"}, c10::kCPU).ok());
 }
 
 }  // namespace

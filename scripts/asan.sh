@@ -16,6 +16,12 @@ excluded=(
   e2e/test_load_unload.py::test_repeated_reloads_do_not_leak_memory
   e2e/test_startup.py::test_idle_server_memory_is_small
 )
+# Tests that hardly run code of ours in the server, and long.
+excluded+=(
+  e2e/test_documentation.py
+  e2e/test_images_example.py
+  e2e/test_models_nobody_wrote.py
+)
 
 e2e() { # ARGUMENT...
   local rc=0
@@ -30,6 +36,7 @@ run_logged asan-excluded "Looking for the excluded tests" check_excluded
 run_logged asan-configure "Configuring" cmake --preset asan
 run_logged asan-build "Building" cmake --build --preset asan --parallel "$(nproc)"
 ctest --preset asan
+use_compiler_cache
 scripts/setup_deploy.sh # the end-to-end tests have Prometheus among them
 # Leaks at the end are looked for in the unit tests.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=64

@@ -40,10 +40,7 @@ results=build/test-results
 rm -rf "$results"
 mkdir -p "$results"
 workers=$(test_workers)
-# AOTInductor compiles with it. The same models have the same code in every run.
-if [[ -z ${CXX:-} && -x /usr/lib/ccache/g++ ]]; then
-  export CXX=/usr/lib/ccache/g++
-fi
+use_compiler_cache
 
 # Runs a suite and records its status and its seconds. Its JUnit file, if any, is RESULTS/NAME.xml.
 suite() { # NAME COMMAND...

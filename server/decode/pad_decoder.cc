@@ -131,7 +131,7 @@ class PadDecoder final : public Decoder {
     for (size_t r = 0; r < rows.size(); ++r) {
       char* const row = values + r * width * step_bytes();
       const size_t length = LengthOf(rows[r]);
-      std::memcpy(row, rows[r].bytes.data(), length * step_bytes());
+      std::copy_n(rows[r].bytes.data(), length * step_bytes(), row);
       Fill(padding_, (width - length) * step_elements_, row + length * step_bytes());
     }
     if (outputs_.size() > 1) {

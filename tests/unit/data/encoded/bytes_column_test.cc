@@ -1,7 +1,7 @@
 #include "server/data/encoded/bytes_column.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,7 +56,7 @@ std::optional<std::vector<int32_t>> ListOf(const arrow::Array& array, int64_t ro
     return std::nullopt;
   }
   std::vector<int32_t> elements(bytes->size() / sizeof(int32_t));
-  std::memcpy(elements.data(), bytes->data(), bytes->size());
+  std::copy_n(bytes->data(), bytes->size(), reinterpret_cast<char*>(elements.data()));
   return elements;
 }
 

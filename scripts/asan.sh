@@ -22,7 +22,7 @@ excluded+=(
   e2e/test_startup.py::test_auto_devices_log_unusable_gpus_and_use_the_cpu
   e2e/test_startup.py::test_unusable_gpu_is_rejected_with_the_drivers_reason
 )
-# Tests that hardly run code of ours in the server, and long.
+# Long tests that run little of the server's own code.
 excluded+=(
   e2e/test_documentation.py
   e2e/test_images_example.py
@@ -42,7 +42,6 @@ run_logged asan-excluded "Looking for the excluded tests" check_excluded
 run_logged asan-configure "Configuring" cmake --preset asan
 run_logged asan-build "Building" cmake --build --preset asan --parallel "$(nproc)"
 ctest --preset asan
-use_compiler_cache
 scripts/setup_deploy.sh # the end-to-end tests have Prometheus among them
 # Leaks at the end are looked for in the unit tests.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=64

@@ -83,13 +83,6 @@ test_workers() {
   say $((cores < 8 ? cores + 1 : 8))
 }
 
-# Makes AOTInductor compile with the build's cache: the tests' models have the same code in every run.
-use_compiler_cache() {
-  if [[ -z ${CXX:-} && -x /usr/lib/ccache/g++ ]]; then
-    export CXX=/usr/lib/ccache/g++
-  fi
-}
-
 # Prints our C++ files, those not yet added to git included.
 list_cpp() {
   local file

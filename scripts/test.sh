@@ -40,7 +40,6 @@ results=build/test-results
 rm -rf "$results"
 mkdir -p "$results"
 workers=$(test_workers)
-use_compiler_cache
 
 # Runs a suite and records its status and its seconds. Its JUnit file, if any, is RESULTS/NAME.xml.
 suite() { # NAME COMMAND...

@@ -85,6 +85,8 @@ class StuckReader:
             self._client.shutdown(socket.SHUT_RDWR)  # Wakes the thread that reads.
             self._client.close()
         self._reads_on.set()
+        # The thread of the replies may wait in recv(), which would keep the connection open.
+        self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self._listener.close()
 

@@ -184,7 +184,8 @@ def test_restart_without_a_version_folder_that_loads_serves_stored_versions(
         version = trainer.publish()
         expected[version] = answer(client)
     assert len(set(expected.values())) == 2
-    trainer.save_checkpoint()  # Otherwise a publish after the kill can be taken for a retry of the last one.
+    # Without it, a publication after the kill could be taken for a retry of the last one.
+    trainer.save_checkpoint()
     client.set_label(MODEL, "stable", 3)
     shutil.rmtree(server.repository / MODEL / "1")
     (server.repository / MODEL / "2" / "model.pt").write_text("not a model")

@@ -631,8 +631,8 @@ def test_jobs_survive_kill_9(restarted: JobServer) -> None:
     """Weights and losses are those of undisturbed jobs, and each row is scored once."""
     moments = random.Random(1)
     with durable.connect(restarted) as client:
-        wanted = job_kills.outcomes(restarted, job_kills.submit(client, "undisturbed", 600))
-        killed = job_kills.submit(client, "killed", 600)
+        wanted = job_kills.outcomes(restarted, job_kills.submit(client, "undisturbed", 1200))
+        killed = job_kills.submit(client, "killed", 1200)
         kills = 0
         while kills < 2 and job_kills.kill(restarted, client, killed, moments):
             kills += 1
@@ -668,7 +668,7 @@ def test_paused_and_preempted_jobs_equal_undisturbed_ones(tmp_path: Path) -> Non
     """Weights and losses have the same bits, and each row is scored once. A paused job stays paused
     over a restart."""
     job_kills.prepare(tmp_path)
-    steps = 300
+    steps = 500
     with jobs.serving(tmp_path) as server, durable.connect(server) as client:
         job_kills.write_table(server, LONG_ROWS)
         jobs.write_table(server.tables / "other.parquet", ROWS, np.float32, FEATURES, CLASSES)

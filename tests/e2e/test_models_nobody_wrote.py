@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 STEPS = 25
-IMAGE_STEPS = 10  # A step of resnet18 takes half a second.
 # Not divisible by 2, 3 or 4.
 ROWS = 11
 SGD = {"name": "SGD", "lr": 0.005, "momentum": 0.9, "weight_decay": 1e-3}
@@ -50,7 +49,7 @@ def client_of(
 
 
 def images() -> Iterator[Batch]:
-    return long_training.cycle(third_party_models.image_batches(5, ROWS), IMAGE_STEPS)
+    return long_training.cycle(third_party_models.image_batches(5, ROWS), STEPS)
 
 
 def sentences(format: str) -> Iterator[Batch]:

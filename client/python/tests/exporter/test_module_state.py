@@ -165,7 +165,7 @@ def weight_norm():
 def densenet():
     torchvision = pytest.importorskip("torchvision")
     return torchvision.models.densenet.DenseNet(
-        growth_rate=4, block_config=(2,), num_init_features=8, num_classes=3,
+        growth_rate=4, block_config=(2, 2), num_init_features=8, num_classes=3,
         memory_efficient=True,
     )
 
@@ -285,9 +285,10 @@ def test_module_that_forward_changes_is_restored_after_compilation(tmp_path, fun
         assert_is_the_module(result, module, inputs)
 
 
-def test_memory_efficient_densenet_is_exported(tmp_path):
+@pytest.mark.parametrize("training", [True, False])
+def test_memory_efficient_densenet_is_exported(tmp_path, training):
     torch.manual_seed(0)
-    module = densenet()
+    module = densenet().train(training)
     inputs = (torch.randn(3, 3, 32, 32),)
     result = export(module, inputs, tmp_path / "net", "auto")
     assert result.format == "pair"

@@ -119,7 +119,8 @@ PACKED = {
     "LSTM": lambda: Packed(nn.LSTM, num_layers=2, bidirectional=True),
     "projected": lambda: Packed(nn.LSTM, proj_size=2),
     "GRU": lambda: Packed(nn.GRU, bidirectional=True, bias=False),
-    "RNN": lambda: Packed(nn.RNN, num_layers=2, dropout=0.5, nonlinearity="relu"),
+    "RNN": lambda: Packed(nn.RNN, num_layers=2, dropout=0.5),
+    "RNN with ReLU": lambda: Packed(nn.RNN, nonlinearity="relu", bidirectional=True),
     "data": lambda: Packed(nn.GRU, after=lambda packed: packed._replace(data=packed.data.exp())),
 }
 
@@ -171,7 +172,7 @@ class First(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "name, after_linear", [("LSTM", True), ("LSTM", False), ("GRU", True)]
+    "name, after_linear", [*((name, True) for name in LAYERS), ("LSTM", False)]
 )
 def test_bfloat16_has_the_dtypes_of_autocast(tmp_path, name, after_linear):
     """The exporter compares the values."""

@@ -22,12 +22,6 @@ excluded+=(
   e2e/test_startup.py::test_auto_devices_log_unusable_gpus_and_use_the_cpu
   e2e/test_startup.py::test_unusable_gpu_is_rejected_with_the_drivers_reason
 )
-# Long tests that run little of the server's own code.
-excluded+=(
-  e2e/test_documentation.py
-  e2e/test_images_example.py
-  e2e/test_models_nobody_wrote.py
-)
 
 e2e() { # ARGUMENT...
   local rc=0
@@ -51,7 +45,7 @@ export BRAID_SERVER_BINARY=$PWD/build/asan/bin/braid-server
 LD_LIBRARY_PATH=$(echo "$PWD"/.venv/lib/python3.*/site-packages/torch/lib)
 export LD_LIBRARY_PATH
 failed=no
-# In groups of files, because the servers that tests share run until pytest ends, and each takes 0.7 GB.
+# In groups of files, because the servers that tests share run until pytest ends, and each takes 1 GB.
 for group in '[a-d]' '[e-h]' '[i-l]' '[m-r]' '[s-z]'; do
   files=(tests/e2e/test_$group*.py)
   e2e -n "$(test_workers)" --dist loadfile -m "not serial" "$@" "${files[@]}" || failed=yes

@@ -24,8 +24,8 @@ _INTRODUCTION = (
     "its sizes, and trains {steps} steps on {replicas} CPU replicas. Outputs, losses, parameters "
     "and buffers must equal those of plain PyTorch to 1e-9, relative for values above 1. Batch "
     "norm is synchronized.",
-    "Of {total} models, {pairs} equal PyTorch as pairs and {others} in another format. The other "
-    "{refused} refused, with a reason.",
+    "The tables have {total} models. {pairs} equal PyTorch as pairs, {others} in another format, "
+    "and {refused} refused with a reason.",
 )
 _HEADER = """
 | Model | From | Task | Format | Sizes that vary | Largest difference |

@@ -6,11 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
-import braid
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e.support import auth, configs, models
+from e2e.support import auth, configs, exports, models
 from e2e.support.polling import wait_until
 from e2e.support.server import ROOT, Server, run_to_exit
 
@@ -41,7 +40,7 @@ def states(client: triton.InferenceServerClient) -> dict[str, tuple[str, str]]:
 def test_weights_next_to_a_package_must_be_in_the_allowlist(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     for name in ("known", "changed"):
-        braid.export(models.make("chain"), (torch.zeros(1, 10),), repository / name, "pair")
+        exports.export(models.make("chain"), (torch.zeros(1, 10),), repository / name, "pair")
     (tmp_path / "allowlist").write_text(sums(repository))
     weights = repository / "changed/1/model.safetensors"
     content = weights.read_bytes()

@@ -8,6 +8,7 @@ import braid
 import numpy as np
 import pytest
 import torch
+from e2e.support import exports
 from e2e.support.server import Server
 from e2e.support.training import on
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class Branches(nn.Module):
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
     directory = tmp_path_factory.mktemp("control_flow")
     example = torch.randn(3, 4, dtype=torch.float64)
-    braid.export(Branches(), (example,), directory / "models/branches", "pair", precisions=())
+    exports.export(Branches(), (example,), directory / "models/branches", "pair", precisions=())
     with Server(directory / "models", "cpu*2", directory / "run", ("--cpu_threads=1",)) as server:
         with braid.connect(server.address) as connected:
             yield connected

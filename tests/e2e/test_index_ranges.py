@@ -12,7 +12,7 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e.support import models, programs
+from e2e.support import exports, models, programs
 from e2e.support.inference import assert_close, expected
 from e2e.support.server import Server
 from torch import Tensor, nn
@@ -104,7 +104,7 @@ def write(directory: Path, format: str) -> None:
         elif format == "torchscript":
             models.export(folder, module, config=CONFIG)
         elif format == "aot":
-            braid.export(module, example, folder, "aot")
+            exports.export(module, example, folder, "aot")
         else:
             write = programs.save if format == "exported" else programs.compile
             sizes = programs.any_batch([example["x"]])

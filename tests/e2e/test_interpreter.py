@@ -12,6 +12,7 @@ import braid
 import numpy as np
 import pytest
 import torch
+from e2e.support import exports
 from e2e.support.inference import assert_close
 from e2e.support.server import Server
 from torch import Tensor, nn
@@ -263,7 +264,7 @@ def serving(directory: Path, pairs: Iterable[str], devices: str) -> Iterator[bra
     """Exports `pairs` next to the models in the repository, and serves all of them."""
     for name in pairs:
         example = (torch.randn(ROWS, WIDTH),)
-        braid.export(make(name), example, directory / "models" / name, "pair", precisions=())
+        exports.export(make(name), example, directory / "models" / name, "pair", precisions=())
     with Server(directory / "models", devices, directory / "server") as server:
         with braid.connect(server.address) as client:
             yield client

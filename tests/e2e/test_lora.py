@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from e2e.support import oracle, training, training_models
+from e2e.support import exports, oracle, training, training_models
 from e2e.support.oracle import Run, assert_equal_runs
 from e2e.support.server import Server
 from e2e.support.training import MANY_STEPS, batches, classes, new_trainer, on, rows
@@ -150,7 +150,7 @@ def sentences() -> list[tuple[dict[str, Tensor], Tensor]]:
 def peft_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
     """A client of a server with a BERT that has a LoRA adapter of peft."""
     directory = tmp_path_factory.mktemp("peft")
-    braid.export(make_peft_model(), sentences()[0][0], directory / "models/bert")
+    exports.export(make_peft_model(), sentences()[0][0], directory / "models/bert")
     with Server(directory / "models", "cpu*3", directory / "run", ("--cpu_threads=1",)) as server:
         with braid.connect(server.address) as client:
             yield client

@@ -10,7 +10,7 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e.support import training
+from e2e.support import exports, training
 from e2e.support.server import Server
 from torch import Tensor, nn
 from torch.nn import functional
@@ -63,12 +63,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
     repository = tmp_path_factory.mktemp("output_names")
     for name, (module, format, names) in MODELS.items():
         precisions = [] if format == "pair" else None
-        braid.export(
+        exports.export(
             module(), {"x": X}, repository / name, format, precisions=precisions,
             output_names=names,
         )  # fmt: skip
     staged = nn.Sequential(Base().layer, nn.Tanh())
-    braid.export(
+    exports.export(
         staged, [X], repository / "staged", stages=[["0", "1"]], precisions=[],
         output_names=["scores"],
     )  # fmt: skip

@@ -9,7 +9,7 @@ import braid
 import numpy as np
 import pytest
 import torch
-from e2e.support import oracle
+from e2e.support import exports, oracle
 from e2e.support.server import Server
 from e2e.support.training import new_trainer, on
 from torch import Tensor, nn
@@ -143,7 +143,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
     directory = tmp_path_factory.mktemp("recurrent")
     for name, dtype in MODELS:
         path = directory / "models" / f"{name}_{dtype}"
-        braid.export(make(name, dtype), inputs_of(name, dtype, 3), path, "pair", precisions=())
+        exports.export(make(name, dtype), inputs_of(name, dtype, 3), path, "pair", precisions=())
     with Server(directory / "models", "cpu*3", directory / "server") as server:
         with braid.connect(server.address) as client:
             yield client

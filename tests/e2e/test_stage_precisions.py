@@ -8,6 +8,7 @@ import braid
 import numpy as np
 import pytest
 import torch
+from e2e.support import exports
 from e2e.support.server import Server
 from e2e.support.training import classes, new_trainer, rows
 from torch import Tensor, nn
@@ -47,8 +48,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[braid.Client]:
     for name in MODELS:
         path, example = directory / "models" / name, (torch.randn(ROWS, 10),)
         options = {"stages": [["first", "second"]], "precisions": ["bfloat16", "float16"]}
-        braid.export(make(name), example, path, "pair", **options)
-        braid.export(make(name), example, path.with_name(f"{name}_script"), "torchscript")
+        exports.export(make(name), example, path, "pair", **options)
+        exports.export(make(name), example, path.with_name(f"{name}_script"), "torchscript")
     with Server(directory / "models", "cpu*2", directory / "server") as server:
         with braid.connect(server.address) as client:
             yield client

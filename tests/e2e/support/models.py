@@ -6,13 +6,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import braid
 import torch
 import torch.utils.bundled_inputs
 from torch import Tensor, nn
 from torch._export.serde.schema import ScalarType
 
-from e2e.support import configs, programs
+from e2e.support import configs, exports, programs
 
 # Only the first two, training_models.FORMATS, can be trained.
 FORMATS = ("torchscript", "pair", "exported", "aot")
@@ -316,7 +315,7 @@ def _write_compiled(directory: Path, name: str) -> None:
         path = directory / "1/model.pt2"
         programs.compile_from_one(path, make(name), [_SENTENCES], _any_sentences())
     else:
-        braid.export(make(name), _ROWS[name], directory, "aot")
+        exports.export(make(name), _ROWS[name], directory, "aot")
 
 
 def _any_sentences() -> programs.Sizes:
@@ -352,6 +351,6 @@ def export_pair(
 ) -> None:
     """Writes a model of the repository as an exported pair. inputs, options: of braid.export.
     config: replaces the generated config.pbtxt."""
-    braid.export(module, inputs, directory, "pair", **{"precisions": [], **options})
+    exports.export(module, inputs, directory, "pair", **{"precisions": [], **options})
     if config is not None:
         (directory / "config.pbtxt").write_text(config)

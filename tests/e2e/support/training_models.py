@@ -8,7 +8,7 @@ from typing import Any
 
 import braid
 import torch
-from e2e.support import models
+from e2e.support import exports, models
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -369,7 +369,7 @@ def export_model(directory: Path, name: str, format: str) -> None:
     _, form = _MODELS[name]
     if format == "pair":
         options = _OPTIONS.get(name, {})
-        braid.export(make(name), _example(name), directory, "pair", **options)
+        exports.export(make(name), _example(name), directory, "pair", **options)
         if isinstance(form, str):
             (directory / "config.pbtxt").write_text(form)
     elif isinstance(form, str):

@@ -13,6 +13,7 @@
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
 #include "server/devices/staging.h"
+#include "server/models/batch_layout.h"
 #include "server/models/input_check.h"
 #include "server/parallel/host_copy.h"
 
@@ -190,14 +191,16 @@ class BatchRun {
                           std::optional<int64_t> rows) const {
     std::vector<int64_t> expected = spec.dims;
     if (rows) {
-      expected.insert(expected.begin(), *rows);
+      expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(spec.batch_dim), *rows);
     }
-    absl::Status status = absl::FailedPreconditionError(
-        absl::StrCat("output '", spec.name, "' of model '", config_.name, "' has shape ",
-                     ShapeString(shape.vec()), rows ? absl::StrCat(" for a batch of ", *rows) : "",
-                     ", which does not match ", ShapeString(expected),
-                     " (-1: any size): correct the output's dims in config.pbtxt",
-                     rows ? ", or set max_batch_size: 0 if dim 0 is not the batch" : ""));
+    absl::Status status = absl::FailedPreconditionError(absl::StrCat(
+        "output '", spec.name, "' of model '", config_.name, "' has shape ",
+        ShapeString(ClientShape(shape.vec(), spec.batch_dim)),
+        rows ? absl::StrCat(" for a batch of ", *rows) : "", ", which does not match ",
+        ShapeString(expected), " (-1: any size): correct the output's dims in config.pbtxt",
+        rows ? absl::StrCat(", or set max_batch_size: 0 if dim ", spec.batch_dim,
+                            " is not the batch")
+             : ""));
     status.SetPayload(kOutputShapePayload, absl::Cord());
     return status;
   }

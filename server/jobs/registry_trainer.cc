@@ -63,14 +63,15 @@ absl::StatusOr<TrainerInfo> RegistryTrainer::FindOrCreate(int64_t total_steps) {
 
 void RegistryTrainer::Step(int64_t sequence, TrainingBatch batch, OperationDone done) {
   Operation operation = MakeOperation(OperationKind::kStep, sequence);
+  operation.layout = BatchLayout::kRowsFirst;
   operation.inputs = std::move(batch.inputs);
   operation.targets = std::move(batch.targets);
   trainers_->Submit(spec_.name, std::move(operation), std::move(done));
 }
 
 absl::StatusOr<EvaluationResult> RegistryTrainer::Evaluate(BatchStream* batches) {
-  BRAID_ASSIGN_OR_RETURN(const EvaluationRun run,
-                         trainers_->StartEvaluation(spec_.name, metrics_, k_));
+  BRAID_ASSIGN_OR_RETURN(EvaluationRun run, trainers_->StartEvaluation(spec_.name, metrics_, k_));
+  run.layout = BatchLayout::kRowsFirst;
   while (true) {
     BRAID_ASSIGN_OR_RETURN(std::optional<TrainingBatch> batch, batches->Next());
     if (!batch) {

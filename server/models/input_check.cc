@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/batch_layout.h"
 
 namespace braid {
 namespace {
@@ -27,7 +28,7 @@ std::string Names(const std::vector<TensorSpec>& specs) {
 std::string ExpectedShape(const ModelConfig& config, const TensorSpec& spec) {
   std::vector<int64_t> shape = spec.dims;
   if (config.has_batch_dim(spec)) {
-    shape.insert(shape.begin(), -1);
+    shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(spec.batch_dim), -1);
   }
   const bool open = std::find(shape.begin(), shape.end(), -1) != shape.end();
   return absl::StrCat("expected ", ShapeString(shape), open ? ", -1 is any size" : "",
@@ -35,6 +36,14 @@ std::string ExpectedShape(const ModelConfig& config, const TensorSpec& spec) {
                           ? "; for any number of rows, export the model with a dynamic dim 0, or "
                             "add a config.pbtxt with max_batch_size"
                           : "");
+}
+
+// Formats the shape of an input as the client sent it. BatchToFront() has moved the batch of
+// tensors of the expected rank only.
+std::string SentShape(const TensorSpec& spec, const HostTensor& tensor) {
+  return ShapeString(tensor.shape.size() == spec.dims.size() + 1
+                         ? ClientShape(tensor.shape, spec.batch_dim)
+                         : tensor.shape);
 }
 
 absl::Status CheckShape(const ModelConfig& config, const TensorSpec& spec, const HostTensor& tensor,
@@ -47,12 +56,12 @@ absl::Status CheckShape(const ModelConfig& config, const TensorSpec& spec, const
   if (!fits) {
     return InvalidField(
         field + ".shape",
-        absl::StrCat(ShapeString(tensor.shape), " does not fit input '", spec.name, "' of model '",
+        absl::StrCat(SentShape(spec, tensor), " does not fit input '", spec.name, "' of model '",
                      config.name, "' (", ExpectedShape(config, spec), ")"));
   }
   if (batch_dims > 0 && tensor.rows() == 0) {
     return InvalidField(field + ".shape",
-                        absl::StrCat(ShapeString(tensor.shape), " of input '", spec.name,
+                        absl::StrCat(SentShape(spec, tensor), " of input '", spec.name,
                                      "' has 0 rows (expected at least 1)"));
   }
   return absl::OkStatus();
@@ -144,9 +153,9 @@ absl::Status CheckVariableDims(const ModelConfig& config, const TensorSpec& spec
                                std::map<std::string, SymbolSize>* sizes) {
   const size_t batch_dims = config.has_batch_dim(spec) ? 1 : 0;
   for (const VariableDim& dim : spec.variable_dims) {
-    const size_t d = dim.dim + batch_dims;
-    const int64_t size = tensor.shape[d];
-    const std::string where = absl::StrCat("dim ", d, " of input '", spec.name, "' is ", size);
+    const int64_t size = tensor.shape[dim.dim + batch_dims];
+    const size_t sent = dim.dim < spec.batch_dim ? dim.dim : dim.dim + batch_dims;
+    const std::string where = absl::StrCat("dim ", sent, " of input '", spec.name, "' is ", size);
     if (!Fits(size, dim)) {
       return InvalidField(field + ".shape",
                           absl::StrCat(where, " (expected ", DescribeSizes(dim), "; model '",
@@ -216,21 +225,28 @@ absl::Status CheckMinRows(const ModelConfig& config, const std::vector<HostTenso
                    "' was exported for them, and its rows may depend on each other)"));
 }
 
-absl::Status CheckRows(const std::vector<HostTensor>& inputs, absl::string_view field) {
-  const HostTensor* first = nullptr;
-  for (const HostTensor& input : inputs) {
-    if (input.broadcast) {
+// inputs: in the order of config.inputs.
+absl::Status CheckRows(const ModelConfig& config, const std::vector<HostTensor>& inputs,
+                       absl::string_view field) {
+  const auto has_rows = [](const HostTensor& input) { return !input.broadcast; };
+  const auto first =
+      static_cast<size_t>(std::find_if(inputs.begin(), inputs.end(), has_rows) - inputs.begin());
+  for (size_t i = first; i < inputs.size(); ++i) {
+    if (inputs[i].broadcast || inputs[i].rows() == inputs[first].rows()) {
       continue;
     }
-    if (first == nullptr) {
-      first = &input;
-    }
-    if (input.rows() != first->rows()) {
-      return InvalidField(
-          field, absl::StrCat("inputs have different numbers of rows: '", first->name, "' ",
-                              ShapeString(first->shape), ", '", input.name, "' ",
-                              ShapeString(input.shape), " (expected the same dim 0)"));
-    }
+    const auto sent = [&](size_t input) {
+      return absl::StrCat("'", inputs[input].name, "' ",
+                          SentShape(config.inputs[input], inputs[input]));
+    };
+    const size_t dim = config.inputs[first].batch_dim;
+    const size_t other = config.inputs[i].batch_dim;
+    const std::string expected =
+        dim == other ? absl::StrCat("the same dim ", dim)
+                     : absl::StrCat("dim ", dim, " of '", inputs[first].name, "' equal to dim ",
+                                    other, " of '", inputs[i].name, "'");
+    return InvalidField(field, absl::StrCat("inputs have different numbers of rows: ", sent(first),
+                                            ", ", sent(i), " (expected ", expected, ")"));
   }
   return absl::OkStatus();
 }
@@ -293,7 +309,7 @@ absl::StatusOr<std::vector<HostTensor>> CheckInputs(const ModelConfig& config,
     ordered.push_back(*std::move(found[i]));
   }
   if (config.batched()) {
-    BRAID_RETURN_IF_ERROR(CheckRows(ordered, field));
+    BRAID_RETURN_IF_ERROR(CheckRows(config, ordered, field));
     BRAID_RETURN_IF_ERROR(CheckEmptyRows(config, ordered, field));
     BRAID_RETURN_IF_ERROR(CheckMinRows(config, ordered, field));
   }

@@ -28,8 +28,10 @@ absl::Status UnknownInput(absl::string_view field, absl::string_view model, absl
                           const std::vector<TensorSpec>& inputs);
 
 // Returns `tensors` in the order of `config.inputs`, with default values for scalars that are not
-// given. The caller has checked that byte counts match shapes.
+// given. The batch is dim 0 of the tensors: call BatchToFront() for those of clients. The caller
+// has checked that byte counts match shapes.
 //
+// Errors show shapes and dims as clients send them (TensorSpec::batch_dim).
 // INVALID_ARGUMENT naming the field, `field`[i].name for example, for an unknown, missing or
 // duplicate name, a wrong datatype, rank or dimension, no rows, a value outside an input's range,
 // inputs with different numbers of rows, or dimensions that vary together but have other sizes.

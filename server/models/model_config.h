@@ -49,6 +49,9 @@ struct TensorSpec {
   std::vector<int64_t> dims;
   // True for an input of a batched model that has no batch dimension. Every replica gets all of it.
   bool broadcast = false;
+  // Dim of the batch in tensors of clients and of the module; see models/batch_layout.h. 0 unless
+  // the tensor has a batch dimension.
+  uint32_t batch_dim = 0;
   // Shape that the module uses instead of `dims`, with the same number of elements.
   std::optional<std::vector<int64_t>> reshape = std::nullopt;
   // Input: an int, bool or float argument of forward(). Requests pass it as a parameter, not as a

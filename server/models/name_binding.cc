@@ -244,11 +244,18 @@ at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
 }
 
 at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec) {
+  if (spec.batch_dim > 0) {
+    return input.movedim(0, static_cast<int64_t>(spec.batch_dim)).contiguous();
+  }
   return spec.reshape ? Reshape(input, spec.dims, *spec.reshape) : input;
 }
 
 at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec) {
-  const bool fits = spec.reshape && static_cast<size_t>(output.dim()) >= spec.reshape->size();
+  const auto rank = static_cast<size_t>(output.dim());
+  if (spec.batch_dim > 0 && spec.batch_dim < rank) {
+    return Materialize(output.movedim(static_cast<int64_t>(spec.batch_dim), 0));
+  }
+  const bool fits = spec.reshape && rank >= spec.reshape->size();
   return Materialize(fits ? Reshape(output, *spec.reshape, spec.dims) : output);
 }
 

@@ -56,9 +56,10 @@ absl::Status CheckDense(absl::string_view name, const at::Tensor& output);
 // kept. Each -1 of `from` corresponds to a -1 of `to`, in order.
 at::Tensor Reshape(const at::Tensor& tensor, const std::vector<int64_t>& from,
                    const std::vector<int64_t>& to);
-// Applies TensorSpec::reshape: from the shape that clients see to the model's, and back.
-// FromModel() does not reshape an output with fewer dimensions than the spec, and materializes its
-// values (Materialize()).
+// Applies TensorSpec::reshape, from the shape that clients see to the model's, and back, or moves
+// the batch from dim 0 to TensorSpec::batch_dim, and back. ToModel() then copies, because models
+// view contiguous inputs in other shapes. FromModel() does neither to an output with fewer
+// dimensions than the spec, and materializes its values (Materialize()).
 at::Tensor ToModel(const at::Tensor& input, const TensorSpec& spec);
 at::Tensor FromModel(const at::Tensor& output, const TensorSpec& spec);
 

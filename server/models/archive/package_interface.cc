@@ -119,10 +119,10 @@ std::string DescribePackageInput(const PackageInput& input) {
 }
 
 absl::Status CheckPackageShape(const PackageInput& input, DataType type,
-                               const std::vector<int64_t>& shape, bool batched) {
+                               const std::vector<int64_t>& shape, std::optional<size_t> batch_dim) {
   bool fits = type == input.type && shape.size() == input.dims.size();
   for (size_t d = 0; fits && d < shape.size(); ++d) {
-    const bool padded = batched && d == 0;
+    const bool padded = d == batch_dim;
     fits = shape[d] <= input.dims[d].max && (padded || shape[d] >= input.dims[d].min);
   }
   if (fits) {

@@ -1,6 +1,7 @@
 // Inputs and outputs of an inference-only package.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -55,9 +56,9 @@ std::vector<std::string> InputNames(const nlohmann::json& tree,
 std::vector<std::string> OutputPaths(const nlohmann::json& tree);
 
 // INVALID_ARGUMENT, with the expected type and shape, if `input` does not accept a tensor of `type`
-// and `shape`. batched: dim 0 may be smaller, because the caller pads it.
+// and `shape`. batch_dim: dim that may be smaller, because the caller pads it.
 absl::Status CheckPackageShape(const PackageInput& input, DataType type,
-                               const std::vector<int64_t>& shape, bool batched);
+                               const std::vector<int64_t>& shape, std::optional<size_t> batch_dim);
 
 // Describes type and shape: "FP32[1 to 32, 10]".
 std::string DescribePackageInput(const PackageInput& input);

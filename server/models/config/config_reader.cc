@@ -458,6 +458,7 @@ absl::Status ReadInstanceGroups(const inference::ModelConfig& text, ModelConfig*
 
 // Section: parameters, Braid's own and those of Triton's PyTorch backend
 
+constexpr absl::string_view kBatchDim = "batch_dim.";
 constexpr absl::string_view kDecode = "decode.";
 constexpr absl::string_view kPad = "pad.";
 constexpr absl::string_view kRange = "range.";
@@ -493,7 +494,61 @@ absl::Status ReadBroadcast(absl::string_view names, ModelConfig* config) {
                   [](const TensorSpec& spec) { return spec.broadcast; })) {
     return InvalidField(
         Field("broadcast"),
-        "all inputs are broadcast (expected at least one that is split along dim 0)");
+        "all inputs are broadcast (expected at least one that is split along the batch)");
+  }
+  return absl::OkStatus();
+}
+
+// Reads the dim of the batch in the input or output that `key` names, or in both.
+absl::Status ReadBatchDim(const std::string& key, absl::string_view value, ModelConfig* config) {
+  const absl::string_view name = absl::StripPrefix(key, kBatchDim);
+  bool known = false;
+  for (std::vector<TensorSpec>* const specs : {&config->inputs, &config->outputs}) {
+    for (TensorSpec& spec : *specs) {
+      if (spec.name != name) {
+        continue;
+      }
+      known = true;
+      // Without batches, dims include that of the batch.
+      const size_t rank = spec.dims.size() + (config->batched() ? 1 : 0);
+      uint32_t dim = 0;
+      if (!absl::SimpleAtoi(value, &dim) || dim >= rank) {
+        return InvalidField(Field(key),
+                            absl::StrCat("'", Excerpt(value), "' (expected the dim of the batch, ",
+                                         "at least 0 and less than ", rank, ", the rank of '",
+                                         Excerpt(name), "')"));
+      }
+      spec.batch_dim = dim;
+    }
+  }
+  return known ? absl::OkStatus()
+               : InvalidField(Field(key),
+                              absl::StrCat("unknown tensor '", Excerpt(name),
+                                           "' (expected batch_dim. and the name of an input or "
+                                           "output)"));
+}
+
+// Checks batch dims once all settings are read.
+absl::Status CheckBatchDims(const ModelConfig& config) {
+  for (const std::vector<TensorSpec>* const specs : {&config.inputs, &config.outputs}) {
+    for (const TensorSpec& spec : *specs) {
+      if (spec.batch_dim == 0) {
+        continue;
+      }
+      const std::string field = Field(absl::StrCat(kBatchDim, spec.name));
+      if (!config.batched()) {
+        return InvalidField(field,
+                            "the model has no batch dimension (expected max_batch_size above 0, or "
+                            "row_independence \"dependent\" and dims with -1 for the batch)");
+      }
+      if (spec.broadcast || spec.reshape) {
+        return InvalidField(
+            field, absl::StrCat("'", spec.name, "' ",
+                                spec.broadcast ? "is broadcast, so it has no batch dimension"
+                                               : "has a reshape, which requires the batch as dim 0",
+                                " (expected one of the two settings)"));
+      }
+    }
   }
   return absl::OkStatus();
 }
@@ -702,6 +757,8 @@ absl::Status ReadParameters(const inference::ModelConfig& text, ModelConfig* con
       BRAID_RETURN_IF_ERROR(ReadWeight(value, config));
     } else if (key == "preferred_chunk_rows") {
       BRAID_RETURN_IF_ERROR(ReadChunkRows(value, config));
+    } else if (absl::StartsWith(key, kBatchDim)) {
+      BRAID_RETURN_IF_ERROR(ReadBatchDim(key, value, config));
     } else if (absl::StartsWith(key, kDecode)) {
       BRAID_RETURN_IF_ERROR(ReadDecode(key, value, config));
     } else if (absl::StartsWith(key, kPad)) {
@@ -911,6 +968,7 @@ absl::StatusOr<ModelConfig> Convert(const inference::ModelConfig& text, const st
     // Has no effect if a tensor has no batch dimension: the model stays unbatched.
     SeparateBatchDim(config.row_independence_reason, &config);
   }
+  BRAID_RETURN_IF_ERROR(CheckBatchDims(config));
   return config;
 }
 

@@ -17,13 +17,14 @@ namespace {
 
 // Fields that must be equal so that a replica for one spec can serve the other.
 auto Interface(const TensorSpec& spec) {
-  return std::tie(spec.name, spec.type, spec.dims, spec.broadcast, spec.reshape);
+  return std::tie(spec.name, spec.type, spec.dims, spec.broadcast, spec.batch_dim, spec.reshape);
 }
 
 std::string Describe(const TensorSpec& spec) {
   return absl::StrCat(
       "'", spec.name, "' ", DataTypeName(spec.type), ShapeString(spec.dims),
       spec.broadcast ? ", broadcast" : "",
+      spec.batch_dim > 0 ? absl::StrCat(", batch at dim ", spec.batch_dim) : "",
       spec.reshape ? absl::StrCat(", reshaped to ", ShapeString(*spec.reshape)) : "");
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,30 +35,43 @@ bool Aligned(const at::Tensor& tensor) {
 
 // Checks `spec` against the package's input. Clients may send any size for -1, so the package must
 // not fix it. Configurations declare a size of 0 as -1.
-absl::Status CheckDims(const PackageInput& input, bool batched, const TensorSpec& spec) {
+absl::Status CheckDims(const PackageInput& input, std::optional<size_t> batch_dim,
+                       const TensorSpec& spec) {
   const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
-  const size_t batch = batched ? 1 : 0;
-  bool fits = spec.type == input.type && dims.size() + batch == input.dims.size();
+  const size_t batch_dims = batch_dim ? 1 : 0;
+  bool fits = spec.type == input.type && dims.size() + batch_dims == input.dims.size();
   for (size_t d = 0; fits && d < dims.size(); ++d) {
-    const PackageDim& known = input.dims[d + batch];
+    const PackageDim& known = input.dims[d < batch_dim.value_or(0) ? d : d + batch_dims];
     fits = dims[d] < 0 ? !known.fixed() || known.max == 0
                        : dims[d] >= known.min && dims[d] <= known.max;
   }
   if (fits) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "input '", spec.name, "' is configured as ", DataTypeName(spec.type), "[",
-      batched ? "rows, " : "", absl::StrJoin(dims, ", "), "] (model.pt2 takes ",
-      DescribePackageInput(input), "): correct the configuration, or export a model that fits it"));
+  std::vector<std::string> sizes;
+  for (const int64_t dim : dims) {
+    sizes.push_back(absl::StrCat(dim));
+  }
+  if (batch_dim) {
+    sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(*batch_dim), "rows");
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("input '", spec.name, "' is configured as ", DataTypeName(spec.type), "[",
+                   absl::StrJoin(sizes, ", "), "] (model.pt2 takes ", DescribePackageInput(input),
+                   "): correct the configuration, or export a model that fits it"));
 }
 
-// Pads `rows` to `count` rows with copies of the last one.
-at::Tensor PadRows(const at::Tensor& rows, int64_t count) {
-  const int64_t have = rows.size(0);
+// Pads `rows`, which are dim `dim`, to `count` rows with copies of the last one.
+at::Tensor PadRows(const at::Tensor& rows, int64_t dim, int64_t count) {
+  const int64_t have = rows.size(dim);
   std::vector<int64_t> shape = rows.sizes().vec();
-  shape[0] = count - have;
-  return at::cat({rows, rows.narrow(0, have - 1, 1).expand(shape)});
+  shape[static_cast<size_t>(dim)] = count - have;
+  return at::cat({rows, rows.narrow(dim, have - 1, 1).expand(shape)}, dim);
+}
+
+// Returns the dim of the batch in the package's tensor; nullopt if it has none.
+std::optional<size_t> BatchDimOf(const ModelConfig& config, const TensorSpec& spec) {
+  return config.has_batch_dim(spec) ? std::optional<size_t>(spec.batch_dim) : std::nullopt;
 }
 
 // Binds the package's inputs to those of `config` by name, NAME__<number> or position. Returns the
@@ -72,16 +86,17 @@ absl::StatusOr<std::vector<size_t>> BindPackageInputs(const PackageInterface& in
   BRAID_ASSIGN_OR_RETURN(std::vector<size_t> order, BindInputs(config->inputs, names));
   for (size_t p = 0; p < order.size(); ++p) {
     TensorSpec& spec = config->inputs[order[p]];
-    const bool batched = config->has_batch_dim(spec);
-    BRAID_RETURN_IF_ERROR(CheckDims(interface.inputs[p], batched, spec));
+    const std::optional<size_t> batch_dim = BatchDimOf(*config, spec);
+    BRAID_RETURN_IF_ERROR(CheckDims(interface.inputs[p], batch_dim, spec));
     if (!spec.range && interface.inputs[p].range) {
       spec.range = interface.inputs[p].range;
       spec.range_derived = true;
     }
-    if (batched) {
-      config->max_batch_size = std::min(config->max_batch_size, interface.inputs[p].dims[0].max);
-      config->min_rows = std::max(config->min_rows, interface.inputs[p].dims[0].min);
-      config->max_rows = std::min(config->max_rows, interface.inputs[p].dims[0].max);
+    if (batch_dim) {
+      const PackageDim& rows = interface.inputs[p].dims[*batch_dim];
+      config->max_batch_size = std::min(config->max_batch_size, rows.max);
+      config->min_rows = std::max(config->min_rows, rows.min);
+      config->max_rows = std::min(config->max_rows, rows.max);
     }
   }
   return order;
@@ -172,15 +187,17 @@ absl::StatusOr<at::Tensor> PackageReplica::Prepare(size_t index, const at::Tenso
   const PackageInput& expected = package_->interface().inputs[index];
   const TensorSpec& spec = config_.inputs[order_[index]];
   at::Tensor tensor = ToModel(input, spec);
-  const bool batched = config_.has_batch_dim(spec);
+  const std::optional<size_t> batch_dim = BatchDimOf(config_, spec);
   DataType type = DataType::kBool;
   FromScalarType(tensor.scalar_type(), &type);
-  BRAID_RETURN_IF_ERROR(CheckPackageShape(expected, type, tensor.sizes().vec(), batched));
+  BRAID_RETURN_IF_ERROR(CheckPackageShape(expected, type, tensor.sizes().vec(), batch_dim));
   if (expected.on_cpu) {
     tensor = tensor.to(c10::kCPU);
   }
-  if (batched && tensor.size(0) < expected.dims[0].min) {
-    tensor = PadRows(tensor, expected.dims[0].min);
+  if (batch_dim) {
+    const auto dim = static_cast<int64_t>(*batch_dim);
+    const int64_t least = expected.dims[*batch_dim].min;
+    tensor = tensor.size(dim) < least ? PadRows(tensor, dim, least) : tensor;
   }
   tensor = tensor.contiguous();
   // The package must not modify the request's memory.
@@ -199,13 +216,14 @@ absl::StatusOr<std::vector<at::Tensor>> PackageReplica::Forward(
   for (size_t p = 0; p < order_.size(); ++p) {
     const at::Tensor& input = inputs[order_[p]];
     BRAID_ASSIGN_OR_RETURN(at::Tensor tensor, Prepare(p, input));
-    if (config_.has_batch_dim(config_.inputs[order_[p]])) {
+    if (const auto dim = BatchDimOf(config_, config_.inputs[order_[p]])) {
       rows = input.size(0);
-      if (run_rows != 0 && run_rows != tensor.size(0)) {
+      const int64_t padded = tensor.size(static_cast<int64_t>(*dim));
+      if (run_rows != 0 && run_rows != padded) {
         return absl::FailedPreconditionError(
             "model.pt2 needs different minimum numbers of rows for its inputs");
       }
-      run_rows = tensor.size(0);
+      run_rows = padded;
     }
     prepared.push_back(std::move(tensor));
   }
@@ -226,7 +244,8 @@ absl::StatusOr<std::vector<at::Tensor>> PackageReplica::Forward(
                          ": output '", config_.outputs[o].name,
                          "' is one number for all rows, so model.pt2 cannot run a padded batch)"));
       }
-      value = value.size(0) == run_rows ? value.narrow(0, 0, rows) : value;
+      const auto dim = static_cast<int64_t>(config_.outputs[o].batch_dim);
+      value = dim < value.dim() && value.size(dim) == run_rows ? value.narrow(dim, 0, rows) : value;
     }
     outputs.push_back(FromModel(value, config_.outputs[o]));
   }

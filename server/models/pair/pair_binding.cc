@@ -52,7 +52,24 @@ absl::Status ShapeMismatch(absl::string_view kind, const TensorSpec& spec,
       "model that fits it"));
 }
 
+// The graphs move the batch, so its dim cannot change after the export.
+absl::Status CheckBatchDim(absl::string_view kind, const TensorSpec& spec,
+                           const PairTensor& tensor) {
+  if (spec.batch_dim == tensor.batch_dim) {
+    return absl::OkStatus();
+  }
+  const std::string key = absl::StrCat("batch_dim.", spec.name);
+  return absl::FailedPreconditionError(absl::StrCat(
+      kind, " '", spec.name, "' is configured with the batch as dim ", spec.batch_dim,
+      " (model.pt2 was exported with the batch as dim ", tensor.batch_dim, "): ",
+      tensor.batch_dim == 0
+          ? absl::StrCat("remove parameters[\"", key, "\"]")
+          : absl::StrCat("set parameters[\"", key, "\"] to \"", tensor.batch_dim, "\""),
+      ", or export a model that fits it"));
+}
+
 absl::Status CheckOutput(const PairTensor& output, const TensorSpec& spec) {
+  BRAID_RETURN_IF_ERROR(CheckBatchDim("output", spec, output));
   const std::vector<int64_t>& dims = spec.reshape ? *spec.reshape : spec.dims;
   // An output that is one number per chunk has no rows.
   const bool fits =
@@ -69,6 +86,7 @@ absl::Status CheckInput(const PairTensor& input, bool batched, const TensorSpec&
         "begin with -1 (an exported pair has a batch dimension of any size: set max_batch_size to ",
         "1 or more, or put -1 before all dims)"));
   }
+  BRAID_RETURN_IF_ERROR(CheckBatchDim("input", spec, input));
   if (spec.reshape && !input.variable_dims.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("input '", spec.name, "' is configured with a reshape, but its sizes vary ",

@@ -24,7 +24,8 @@ namespace braid {
 namespace {
 
 constexpr char kFormat[] = "braid-pair";
-constexpr int64_t kMaxSchemaVersion = 2;  // 2: with sizes that vary
+// 2: with sizes that vary. 3: with a batch that is not dim 0 for clients.
+constexpr int64_t kMaxSchemaVersion = 3;
 // Products of two such numbers fit.
 constexpr int64_t kMaxSize = int64_t{1} << 31;
 
@@ -417,6 +418,16 @@ absl::StatusOr<std::vector<PairTensor>> ReadTensors(const JsonField& part, const
     if (item.Has("range")) {
       BRAID_ASSIGN_OR_RETURN(tensor.range, ReadRange(item, tensor.type));
     }
+    if (item.Has("batch_dim")) {
+      BRAID_ASSIGN_OR_RETURN(const JsonField dim, item.Get("batch_dim"));
+      BRAID_ASSIGN_OR_RETURN(const int64_t batch_dim, dim.Integer());
+      const auto rank = static_cast<int64_t>(tensor.shape.size());
+      if (batch_dim < 0 || batch_dim >= rank) {
+        return dim.Error(
+            absl::StrCat(batch_dim, " (expected at least 0 and less than ", rank, ", the rank)"));
+      }
+      tensor.batch_dim = static_cast<uint32_t>(batch_dim);
+    }
   }
   if (tensors.empty()) {
     return list.Error("empty (expected at least one tensor)");
@@ -549,7 +560,7 @@ absl::Status CheckSchema(const JsonField& root) {
   BRAID_ASSIGN_OR_RETURN(const JsonField schema, root.Get("schema_version"));
   BRAID_ASSIGN_OR_RETURN(const int64_t version, schema.Integer());
   if (version < 1 || version > kMaxSchemaVersion) {
-    return schema.Error(absl::StrCat(version, " (expected 1 or ", kMaxSchemaVersion,
+    return schema.Error(absl::StrCat(version, " (expected 1 to ", kMaxSchemaVersion,
                                      ": export the model with this server's braid.export)"));
   }
   return absl::OkStatus();

@@ -35,6 +35,8 @@ struct PairTensor {
   // Inputs of the whole model: dims of any size. Their index does not count the batch.
   std::vector<VariableDim> variable_dims = {};
   std::optional<ValueRange> range = std::nullopt;
+  // Dim of the batch in tensors of clients and of the module. In the graphs it is dim 0.
+  uint32_t batch_dim = 0;
 };
 
 enum class PairRole {

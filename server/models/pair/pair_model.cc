@@ -14,18 +14,31 @@ namespace {
 
 class PairModel final : public Model {
  public:
-  PairModel(std::shared_ptr<const PairPackage> package, std::shared_ptr<const ModelConfig> config,
-            PairBinding binding)
-      : package_(std::move(package)), config_(std::move(config)), binding_(std::move(binding)) {}
+  PairModel(std::shared_ptr<const PairPackage> package, ModelConfig config, PairBinding binding)
+      : package_(std::move(package)),
+        config_(std::move(config)),
+        graph_config_(std::make_shared<const ModelConfig>(WithBatchFirst(config_))),
+        binding_(std::move(binding)) {}
 
-  const ModelConfig& config() const override { return *config_; }
+  const ModelConfig& config() const override { return config_; }
   absl::StatusOr<std::unique_ptr<Replica>> MakeReplica(c10::Device device) const override {
-    return PairReplica::Create(package_, config_, binding_, device);
+    return PairReplica::Create(package_, graph_config_, binding_, device);
   }
 
  private:
+  // The graphs move the batch to where the module has it.
+  static ModelConfig WithBatchFirst(ModelConfig config) {
+    for (std::vector<TensorSpec>* const specs : {&config.inputs, &config.outputs}) {
+      for (TensorSpec& spec : *specs) {
+        spec.batch_dim = 0;
+      }
+    }
+    return config;
+  }
+
   const std::shared_ptr<const PairPackage> package_;
-  const std::shared_ptr<const ModelConfig> config_;
+  const ModelConfig config_;
+  const std::shared_ptr<const ModelConfig> graph_config_;  // batch_dim is 0
   const PairBinding binding_;
 };
 
@@ -33,6 +46,7 @@ std::vector<TensorSpec> Specs(const std::vector<PairTensor>& tensors) {
   std::vector<TensorSpec> specs;
   for (const PairTensor& tensor : tensors) {
     TensorSpec spec{tensor.name, tensor.type, {}};
+    spec.batch_dim = tensor.batch_dim;
     // A 0-dim output is one number per chunk.
     for (size_t d = 1; d < tensor.shape.size(); ++d) {
       spec.dims.push_back(tensor.shape[d]);
@@ -66,9 +80,7 @@ absl::StatusOr<std::unique_ptr<Model>> OpenPair(const std::string& path, const s
     SeparateBatchDim("max_batch_size is 0", &*config);
   }
   BRAID_ASSIGN_OR_RETURN(PairBinding binding, BindPair(whole, &*config));
-  return std::make_unique<PairModel>(std::move(package),
-                                     std::make_shared<const ModelConfig>(*std::move(config)),
-                                     std::move(binding));
+  return std::make_unique<PairModel>(std::move(package), *std::move(config), std::move(binding));
 }
 
 }  // namespace braid

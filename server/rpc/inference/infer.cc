@@ -12,6 +12,7 @@
 #include "server/base/status.h"
 #include "server/batching/ordered_replies.h"
 #include "server/decode/decode_inputs.h"
+#include "server/models/batch_layout.h"
 #include "server/models/input_check.h"
 #include "server/rpc/inference/infer_parameters.h"
 #include "server/rpc/inference/model_messages.h"
@@ -303,6 +304,8 @@ absl::Status SubmitRequest(const InferContext& context, std::shared_ptr<RequestQ
   EncodedInputs encoded{config.inputs};
   BRAID_ASSIGN_OR_RETURN(submission->tensors,
                          ReadInputs(request, context.regions, &submission->slices, &encoded));
+  BRAID_ASSIGN_OR_RETURN(const size_t moved, BatchToFront(config.inputs, &submission->tensors));
+  BRAID_RETURN_IF_ERROR(call.ticket->Add(moved));
   BRAID_RETURN_IF_ERROR(CopyCheckedInputs(config, submission->slices, &submission->tensors));
   BRAID_ASSIGN_OR_RETURN(submission->wanted,
                          ReadRequestedOutputs(config, request, context.regions));

@@ -42,10 +42,11 @@ void AddMetadata(const ModelConfig& config, const std::vector<TensorSpec>& specs
       continue;
     }
     message->set_datatype(std::string(DataTypeName(spec.type)));
+    std::vector<int64_t> shape = spec.dims;
     if (config.has_batch_dim(spec)) {
-      message->add_shape(-1);
+      shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(spec.batch_dim), -1);
     }
-    message->mutable_shape()->Add(spec.dims.begin(), spec.dims.end());
+    message->mutable_shape()->Add(shape.begin(), shape.end());
   }
 }
 
@@ -186,6 +187,14 @@ void FillParameters(const ModelConfig& config, inference::ModelConfig* message) 
     }
     if (input.pad) {
       parameters[absl::StrCat("pad.", input.name)].set_string_value(input.pad_json);
+    }
+  }
+  for (const std::vector<TensorSpec>* const specs : {&config.inputs, &config.outputs}) {
+    for (const TensorSpec& spec : *specs) {
+      if (spec.batch_dim > 0) {
+        parameters[absl::StrCat("batch_dim.", spec.name)].set_string_value(
+            absl::StrCat(spec.batch_dim));
+      }
     }
   }
   if (!broadcast.empty()) {

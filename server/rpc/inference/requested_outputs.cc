@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/batch_layout.h"
 #include "server/rpc/inference/classification.h"
 #include "server/rpc/inference/parameter.h"
 #include "server/rpc/inference/shared_memory.h"
@@ -139,13 +140,18 @@ absl::Status WriteOutputs(const ModelConfig& config, const InferenceResult& resu
                           const std::vector<RequestedOutput>& wanted,
                           inference::ModelInferResponse* response) {
   for (const RequestedOutput& output : wanted) {
-    const auto& tensor = result.outputs[output.index];
-    if (config.outputs[output.index].scalar) {
-      WriteNumber(tensor, response);
-    } else if (output.classes > 0) {
-      WriteClasses(tensor, config.outputs[output.index], config.batched(), output.classes,
-                   response);
-    } else if (output.memory.region != nullptr) {
+    const TensorSpec& spec = config.outputs[output.index];
+    const GatheredTensor& rows = result.outputs[output.index];
+    if (spec.scalar) {
+      WriteNumber(rows, response);
+      continue;
+    }
+    if (output.classes > 0) {
+      WriteClasses(rows, spec, config.batched(), output.classes, response);
+      continue;
+    }
+    BRAID_ASSIGN_OR_RETURN(const GatheredTensor tensor, BatchFromFront(rows, spec.batch_dim));
+    if (output.memory.region != nullptr) {
       BRAID_RETURN_IF_ERROR(WriteShared(tensor, output.memory, response));
     } else {
       WriteOutput(tensor, response);

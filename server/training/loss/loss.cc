@@ -201,6 +201,9 @@ absl::StatusOr<std::string> Loss::TakeOutput(const ModelConfig& config, const st
                           absl::StrCat("output '", output.name, "' is ", DataTypeName(output.type),
                                        "; expected ", DataTypeName(type_), ", as the first one"));
     }
+    if (outputs_.empty() && kind_ != kCtc) {
+      target_batch_dim_ = output.batch_dim;
+    }
     outputs_.push_back(o);
     type_ = output.type;
     return output.name;
@@ -256,7 +259,7 @@ absl::Status Loss::CheckTargets(const std::vector<std::vector<int64_t>>& outputs
       return absl::OkStatus();
     }
   }
-  return CheckTargetForms(kind_, spec_, type_, output, targets);
+  return CheckTargetForms(kind_, spec_, type_, output, targets, target_batch_dim_);
 }
 
 absl::StatusOr<at::Tensor> Loss::Compute(absl::Span<const at::Tensor> outputs,
@@ -278,7 +281,8 @@ absl::StatusOr<at::Tensor> Loss::Compute(absl::Span<const at::Tensor> outputs,
   if (rows.targets.empty()) {
     return Evaluate(predictions, {}, rows);
   }
-  BRAID_RETURN_IF_ERROR(CheckTargetForms(kind_, spec_, type_, shapes.front(), rows.targets));
+  BRAID_RETURN_IF_ERROR(
+      CheckTargetForms(kind_, spec_, type_, shapes.front(), rows.targets, target_batch_dim_));
   BRAID_RETURN_IF_ERROR(CheckTargetValues(kind_, spec_, shapes.front(), rows));
   const at::Tensor target = ViewRows(rows.target(), rows.start, rows.rows);
   return Evaluate(predictions, ToDevice(target, predictions.front(), rows.staging), rows);

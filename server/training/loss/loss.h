@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,6 +67,9 @@ class Loss {
   const std::string& output_name() const;
   // Returns the names of its targets, which may be none.
   std::vector<std::string> targets() const { return TargetNames(kind_, spec_); }
+  // Returns the dim of the batch in its targets from clients: as in the output that they are
+  // compared with, except for ctc, whose targets have the batch at dim 0 as in PyTorch.
+  size_t target_batch_dim() const { return target_batch_dim_; }
   // With all defaults filled in.
   const LossSpec& spec() const { return spec_; }
 
@@ -105,6 +109,7 @@ class Loss {
   std::vector<size_t> outputs_;
   // Type of the outputs in the configuration; under autocast they may have another.
   DataType type_ = DataType::kFp32;
+  uint32_t target_batch_dim_ = 0;
   std::shared_ptr<LossModule> module_;  // kModule only
 };
 

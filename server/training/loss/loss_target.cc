@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/status.h"
+#include "server/models/batch_layout.h"
 #include "server/parallel/host_copy.h"
 
 namespace braid {
@@ -26,8 +27,8 @@ bool NeedsClassDim(LossKind kind) {
 }
 
 // "INT64 [20, 10]".
-std::string Form(DataType type, const std::vector<int64_t>& shape) {
-  return absl::StrCat(DataTypeName(type), " ", ShapeString(shape));
+std::string Form(DataType type, const std::vector<int64_t>& shape, size_t batch_dim) {
+  return absl::StrCat(DataTypeName(type), " ", ShapeString(ClientShape(shape, batch_dim)));
 }
 
 // Returns the forms that a loss takes for an output of shape `output` and datatype `type`.
@@ -59,7 +60,8 @@ bool Matches(const TargetForm& form, const HostTensor& target) {
 
 // Checks that `target`, the model's `name`, has one of the forms.
 absl::Status CheckForms(const LossSpec& spec, const std::string& name, const std::string& output,
-                        const std::vector<TargetForm>& forms, const HostTensor& target) {
+                        const std::vector<TargetForm>& forms, const HostTensor& target,
+                        size_t batch_dim) {
   bool type_fits = false;
   for (const TargetForm& form : forms) {
     if (Matches(form, target)) {
@@ -68,14 +70,15 @@ absl::Status CheckForms(const LossSpec& spec, const std::string& name, const std
     type_fits = type_fits || form.type == target.type;
   }
   const std::string expected =
-      absl::StrJoin(forms, ", or ", [](std::string* out, const TargetForm& form) {
-        absl::StrAppend(out, Form(form.type, form.shape), form.meaning.empty() ? "" : ", ",
-                        form.meaning);
+      absl::StrJoin(forms, ", or ", [&](std::string* out, const TargetForm& form) {
+        absl::StrAppend(out, Form(form.type, form.shape, batch_dim),
+                        form.meaning.empty() ? "" : ", ", form.meaning);
       });
-  return InvalidField(absl::StrCat(target.name, type_fits ? ".shape" : ".datatype"),
-                      absl::StrCat("target '", name, "' is ", Form(target.type, target.shape),
-                                   ", which does not fit ", spec.name, " of output '", output,
-                                   "' (expected ", expected, ")"));
+  return InvalidField(
+      absl::StrCat(target.name, type_fits ? ".shape" : ".datatype"),
+      absl::StrCat("target '", name, "' is ", Form(target.type, target.shape, batch_dim),
+                   ", which does not fit ", spec.name, " of output '", output, "' (expected ",
+                   expected, ")"));
 }
 
 // Class probabilities and masks cannot be combined with ignore_index.
@@ -202,7 +205,7 @@ bool HoldsClasses(LossKind kind, const HostTensor& target) {
 
 absl::Status CheckTargetForms(LossKind kind, const LossSpec& spec, DataType type,
                               const std::vector<int64_t>& output,
-                              absl::Span<const HostTensor> targets) {
+                              absl::Span<const HostTensor> targets, size_t batch_dim) {
   if (output.empty() || (NeedsClassDim(kind) && output.size() < 2)) {
     return InvalidField(
         targets.front().name,
@@ -214,11 +217,12 @@ absl::Status CheckTargetForms(LossKind kind, const LossSpec& spec, DataType type
   std::vector<int64_t> whole = output;
   whole.front() = targets.front().rows();
   BRAID_RETURN_IF_ERROR(CheckForms(spec, spec.target, NameOfOutput(spec),
-                                   FormsOf(kind, type, whole), targets.front()));
+                                   FormsOf(kind, type, whole), targets.front(), batch_dim));
   const std::vector<std::string> names = TargetNames(kind, spec);
   for (size_t t = 1; t < targets.size(); ++t) {
     BRAID_RETURN_IF_ERROR(CheckForms(spec, names[t], NameOfOutput(spec),
-                                     {{DataType::kInt64, {whole.front()}, "lengths"}}, targets[t]));
+                                     {{DataType::kInt64, {whole.front()}, "lengths"}}, targets[t],
+                                     batch_dim));
   }
   return CheckProbabilities(kind, spec, targets.front());
 }

@@ -61,10 +61,11 @@ bool HoldsClasses(LossKind kind, const HostTensor& target);
 
 // Checks that datatypes and shapes of `targets` match an output of shape `output`, whose datatype
 // is `type` except under autocast. INVALID_ARGUMENT naming targets[i].datatype or .shape, or
-// targets[i] for an output that the loss cannot take.
+// targets[i] for an output that the loss cannot take. Errors show shapes with the batch at
+// `batch_dim`, as clients have it.
 absl::Status CheckTargetForms(LossKind kind, const LossSpec& spec, DataType type,
                               const std::vector<int64_t>& output,
-                              absl::Span<const HostTensor> targets);
+                              absl::Span<const HostTensor> targets, size_t batch_dim = 0);
 
 // Checks the values of targets that passed CheckTargetForms(). INVALID_ARGUMENT naming targets[i]
 // and the row, for class indices or lengths out of range, NaN, and numbers that the loss does not

@@ -10,6 +10,7 @@
 #include "c10/core/GradMode.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/models/batch_layout.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace braid {
@@ -122,15 +123,16 @@ absl::StatusOr<std::shared_ptr<const Objective>> Objective::Create(TrainerSpec* 
   }
   spec->losses = std::move(specs);
   return std::shared_ptr<const Objective>(
-      new Objective(spec->loss_mode, std::move(losses), config.outputs.size()));
+      new Objective(spec->loss_mode, std::move(losses), config));
 }
 
-Objective::Objective(LossMode mode, std::vector<Loss> losses, size_t outputs)
-    : mode_(mode), losses_(std::move(losses)), takes_output_(outputs, false) {
+Objective::Objective(LossMode mode, std::vector<Loss> losses, const ModelConfig& config)
+    : mode_(mode), losses_(std::move(losses)), takes_output_(config.outputs.size(), false) {
   client_.target = "target";
   client_.ignore_index = kIgnored;
   if (mode_ == LossMode::kClient) {
     target_names_ = {client_.target};
+    target_batch_dims_ = {config.outputs.front().batch_dim};
   }
   for (const Loss& loss : losses_) {
     for (const size_t o : loss.outputs()) {
@@ -139,7 +141,15 @@ Objective::Objective(LossMode mode, std::vector<Loss> losses, size_t outputs)
     first_target_.push_back(target_names_.size());
     const std::vector<std::string> targets = loss.targets();
     target_names_.insert(target_names_.end(), targets.begin(), targets.end());
+    target_batch_dims_.resize(target_names_.size(), loss.target_batch_dim());
   }
+}
+
+size_t Objective::TargetBatchDim(absl::string_view name) const {
+  const auto found = std::find(target_names_.begin(), target_names_.end(), name);
+  return found == target_names_.end()
+             ? 0
+             : target_batch_dims_[static_cast<size_t>(found - target_names_.begin())];
 }
 
 absl::Span<const HostTensor> Objective::TargetsOf(size_t i,
@@ -180,9 +190,13 @@ absl::Status Objective::CheckOne(const std::vector<HostTensor>& targets, size_t 
                         absl::StrCat("target '", target.name, "' is given twice; expected once"));
   }
   if (target.shape.empty() || target.rows() != rows) {
-    return InvalidField(field + ".shape", absl::StrCat("target '", target.name, "' has shape ",
-                                                       ShapeString(target.shape),
-                                                       "; expected the inputs' ", rows, " rows"));
+    const size_t dim = TargetBatchDim(target.name);
+    return InvalidField(
+        field + ".shape",
+        absl::StrCat("target '", target.name, "' has shape ",
+                     ShapeString(ClientShape(target.shape, dim)), "; expected the inputs' ", rows,
+                     " rows",
+                     dim > 0 && dim < target.shape.size() ? absl::StrCat(" as dim ", dim) : ""));
   }
   return absl::OkStatus();
 }

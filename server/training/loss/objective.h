@@ -69,6 +69,9 @@ class Objective {
   // Returns false if the losses take no targets: with LossMode::kModel, where the targets are
   // inputs of the model, and if all losses compare outputs.
   bool needs_targets() const { return !target_names_.empty(); }
+  // Returns the dim that is the batch in the target `name` of a client: as in the output of the
+  // first loss that takes it; 0 for ctc, as in PyTorch, and for unknown names.
+  size_t TargetBatchDim(absl::string_view name) const;
   // Returns the part of PickTargets()'s `targets` that loss `i` takes.
   absl::Span<const HostTensor> TargetsOf(size_t i, const std::vector<HostTensor>& targets) const;
   // Returns for each output of the model whether a loss takes it.
@@ -107,7 +110,7 @@ class Objective {
                                          Staging* staging = nullptr) const;
 
  private:
-  Objective(LossMode mode, std::vector<Loss> losses, size_t outputs);
+  Objective(LossMode mode, std::vector<Loss> losses, const ModelConfig& config);
 
   absl::Status CheckOne(const std::vector<HostTensor>& targets, size_t i, int64_t rows) const;
 
@@ -117,6 +120,7 @@ class Objective {
   std::vector<std::string> target_names_;  // in PickTargets()'s order
   std::vector<size_t> first_target_;       // of each loss, in target_names_
   LossSpec client_;                        // kClient: defaults for metrics
+  std::vector<size_t> target_batch_dims_;  // of each of target_names_
 };
 
 }  // namespace braid

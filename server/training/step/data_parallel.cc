@@ -10,6 +10,7 @@
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/devices/run_on.h"
+#include "server/models/batch_layout.h"
 #include "server/parallel/finite.h"
 #include "server/parallel/host_copy.h"
 
@@ -496,11 +497,15 @@ absl::StatusOr<std::vector<at::Tensor>> DataParallel::ReadOutputGradients(
                                                         "' is given twice; expected once"));
     }
     if (gradient.type != output->type || gradient.shape != kept_->gathered_shape(o)) {
+      const auto shape_of = [&](const std::vector<int64_t>& shape) {
+        const bool moved = shape.size() == output->dims.size() + 1;
+        return ShapeString(moved ? ClientShape(shape, output->batch_dim) : shape);
+      };
       return InvalidField(
           absl::StrCat(field, gradient.type != output->type ? ".datatype" : ".shape"),
           absl::StrCat("the gradient of '", gradient.name, "' is ", DataTypeName(gradient.type),
-                       " ", ShapeString(gradient.shape), "; expected the output's ",
-                       DataTypeName(output->type), " ", ShapeString(kept_->gathered_shape(o))));
+                       " ", shape_of(gradient.shape), "; expected the output's ",
+                       DataTypeName(output->type), " ", shape_of(kept_->gathered_shape(o))));
     }
     gradients[o] = gradient_scale() == 1 ? View(gradient) : View(gradient).mul(gradient_scale());
   }

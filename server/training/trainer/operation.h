@@ -32,8 +32,15 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 
+// Where tensors of an operation have the batch.
+enum class BatchLayout {
+  kClient,     // at TensorSpec::batch_dim, and at Objective::TargetBatchDim()
+  kRowsFirst,  // at dim 0, as in datasets
+};
+
 struct Operation {
   OperationKind kind = OperationKind::kStep;
+  BatchLayout layout = BatchLayout::kClient;
   int64_t sequence = 0;
   Fingerprint fingerprint;
   // Expected trainer ID. Empty matches any trainer with this name.

@@ -13,6 +13,7 @@
 #include "server/base/status.h"
 #include "server/batching/batch_queue.h"
 #include "server/devices/run_on.h"
+#include "server/models/batch_layout.h"
 #include "server/models/input_check.h"
 #include "server/storage/checksum.h"
 #include "server/storage/model_files.h"
@@ -348,6 +349,32 @@ void Trainer::RecordLearningRates(const std::vector<GroupLearningRate>& rates) {
   }
 }
 
+absl::Status Trainer::MoveBatches(Operation& operation) const {
+  if (operation.layout == BatchLayout::kRowsFirst) {
+    return absl::OkStatus();
+  }
+  BRAID_RETURN_IF_ERROR(BatchToFront(config_.inputs, &operation.inputs).status());
+  BRAID_RETURN_IF_ERROR(BatchToFront(config_.outputs, &operation.output_gradients).status());
+  if (spec_.loss_mode == LossMode::kModel) {
+    return BatchToFront(config_.inputs, &operation.targets).status();
+  }
+  for (HostTensor& target : operation.targets) {
+    BRAID_ASSIGN_OR_RETURN(
+        target, BatchToFront(std::move(target), objective_->TargetBatchDim(target.name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OperationResult> Trainer::RunForward(const Batch& batch,
+                                                    const Operation& operation) {
+  BRAID_ASSIGN_OR_RETURN(OperationResult result, model_->Forward(batch, operation.keep_graph));
+  for (size_t o = 0; operation.layout == BatchLayout::kClient && o < result.outputs.size(); ++o) {
+    HostTensor& output = result.outputs[o];
+    BRAID_ASSIGN_OR_RETURN(output, BatchFromFront(std::move(output), config_.outputs[o].batch_dim));
+  }
+  return result;
+}
+
 absl::StatusOr<Batch> Trainer::MakeBatch(Operation& operation) const {
   Batch batch;
   if (spec_.loss_mode == LossMode::kModel) {
@@ -411,6 +438,7 @@ absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
     BRAID_ASSIGN_OR_RETURN(values, schedule_.Next(operation.hyper_parameters));
   }
   BRAID_RETURN_IF_ERROR(CheckOperation(operation));
+  BRAID_RETURN_IF_ERROR(MoveBatches(operation));
   int64_t rows = 0;
   const auto run = [&]() -> absl::StatusOr<OperationResult> {
     if (operation.kind == OperationKind::kOptimStep) {
@@ -422,7 +450,7 @@ absl::StatusOr<OperationResult> Trainer::Execute(Operation& operation) {
     BRAID_ASSIGN_OR_RETURN(const Batch batch, MakeBatch(operation));
     rows = batch.rows;
     return operation.kind == OperationKind::kForward
-               ? model_->Forward(batch, operation.keep_graph)
+               ? RunForward(batch, operation)
                : model_->RunTrainStep(batch, updates ? &values : nullptr);
   };
   absl::StatusOr<OperationResult> result = Profiled(run);
@@ -547,9 +575,11 @@ absl::StatusOr<std::shared_ptr<Evaluation>> Trainer::StartEvaluation(
   return std::make_shared<Evaluation>(std::move(evaluation));
 }
 
-void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostTensor> inputs,
-                       std::vector<HostTensor> targets, EvaluateDone done) {
+void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, BatchLayout layout,
+                       std::vector<HostTensor> inputs, std::vector<HostTensor> targets,
+                       EvaluateDone done) {
   Operation operation;
+  operation.layout = layout;
   operation.kind = OperationKind::kForward;
   operation.mode = Mode::kEval;
   operation.inputs = std::move(inputs);
@@ -558,6 +588,7 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostT
       std::move(done),
       [this, evaluation = std::move(evaluation),
        operation = std::move(operation)]() mutable -> absl::StatusOr<int64_t> {
+        BRAID_RETURN_IF_ERROR(MoveBatches(operation));
         std::vector<HostTensor> measured;
         if (spec_.loss_mode != LossMode::kModel) {
           measured = std::exchange(operation.targets, {});

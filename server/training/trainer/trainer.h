@@ -80,8 +80,9 @@ class Trainer {
   // Runs a batch in eval mode and adds it to `evaluation`, which the caller must not use before
   // `done` is called. `done` receives the number of updates so far.
   using EvaluateDone = absl::AnyInvocable<void(absl::StatusOr<int64_t>)>;
-  void Evaluate(std::shared_ptr<Evaluation> evaluation, std::vector<HostTensor> inputs,
-                std::vector<HostTensor> targets, EvaluateDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  void Evaluate(std::shared_ptr<Evaluation> evaluation, BatchLayout layout,
+                std::vector<HostTensor> inputs, std::vector<HostTensor> targets, EvaluateDone done)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Adds the result of an evaluation of the state after `step` updates to the tracked metrics.
   void TrackEvaluation(int64_t step, const EvaluationResult& result);
@@ -145,7 +146,11 @@ class Trainer {
   template <typename Work>
   auto InTurn(Work work);
   absl::StatusOr<OperationResult> Execute(Operation& operation);
+  // Moves the batch of the operation's tensors to dim 0.
+  absl::Status MoveBatches(Operation& operation) const;
   absl::StatusOr<Batch> MakeBatch(Operation& operation) const;
+  // Returns the outputs in the operation's layout.
+  absl::StatusOr<OperationResult> RunForward(const Batch& batch, const Operation& operation);
   // Checks that the operation is possible in the trainer's loss mode and state.
   absl::Status CheckOperation(const Operation& operation) const;
   // Calls `run` within the profiler, if there is one.

@@ -560,7 +560,7 @@ absl::Status TrainerRegistry::KeepCheckpoint(absl::string_view name, std::string
 absl::StatusOr<EvaluationRun> TrainerRegistry::StartEvaluation(
     absl::string_view name, const std::vector<std::string>& metrics, int64_t k) const {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
-  EvaluationRun run{std::string(name), nullptr};
+  EvaluationRun run{.trainer = std::string(name), .evaluation = nullptr};
   BRAID_ASSIGN_OR_RETURN(run.evaluation, trainer->StartEvaluation(metrics, k));
   return run;
 }
@@ -568,7 +568,8 @@ absl::StatusOr<EvaluationRun> TrainerRegistry::StartEvaluation(
 void TrainerRegistry::Evaluate(const EvaluationRun& run, std::vector<HostTensor> inputs,
                                std::vector<HostTensor> targets, EvaluateDone done) {
   AskTrainer(run.trainer, std::move(done), [&](Trainer& trainer, EvaluateDone then) {
-    trainer.Evaluate(run.evaluation, std::move(inputs), std::move(targets), std::move(then));
+    trainer.Evaluate(run.evaluation, run.layout, std::move(inputs), std::move(targets),
+                     std::move(then));
   });
 }
 

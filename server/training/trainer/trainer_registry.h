@@ -77,6 +77,7 @@ struct TrainerUse {
 struct EvaluationRun {
   std::string trainer;
   std::shared_ptr<Evaluation> evaluation;
+  BatchLayout layout = BatchLayout::kClient;
 };
 
 // Owned by the server. Thread-safe. Creating, deleting and restoring block, so they run on a thread

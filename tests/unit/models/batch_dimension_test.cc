@@ -42,6 +42,23 @@ TEST(BatchDimensionTest, JoinIsTheInverseOfSeparate) {
   EXPECT_THAT(joined.warmups[0].inputs.at("x").dims, ElementsAre(5, 6));
 }
 
+TEST(BatchDimensionTest, SeparatesAndJoinsABatchThatIsNotDim0) {
+  ModelConfig config = Unbatched();
+  config.inputs[0].dims = {4, -1, 6};
+  config.inputs[0].batch_dim = 1;
+  config.warmups = {{"w", 0, {{"x", {DataType::kFp32, {4, 5, 6}}}}}};
+  ASSERT_TRUE(SeparateBatchDim("rows mix", &config));
+  EXPECT_THAT(config.inputs[0].dims, ElementsAre(4, 6));
+  EXPECT_EQ(config.warmups[0].batch_size, 5);
+  EXPECT_THAT(config.warmups[0].inputs["x"].dims, ElementsAre(4, 6));
+  const ModelConfig joined = JoinBatchDim(config);
+  EXPECT_THAT(joined.inputs[0].dims, ElementsAre(4, -1, 6));
+  EXPECT_THAT(joined.warmups[0].inputs.at("x").dims, ElementsAre(4, 5, 6));
+  config = Unbatched();
+  config.inputs[0].batch_dim = 1;  // of fixed size
+  EXPECT_FALSE(SeparateBatchDim("rows mix", &config));
+}
+
 TEST(BatchDimensionTest, DoesNotChangeModelWithUnbatchedOutput) {
   ModelConfig config = Unbatched();
   config.outputs[0].dims = {6};

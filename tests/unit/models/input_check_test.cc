@@ -210,6 +210,32 @@ TEST(CheckInputsTest, RejectsDifferentSizesOfOneSymbol) {
                                      "3 (expected 24: both depend on 'seq')")));
 }
 
+TEST(CheckInputsTest, ShowsShapesWithTheBatchWhereClientsHaveIt) {
+  ModelConfig config = Batched();
+  config.inputs = {{"x", DataType::kFp32, {-1, 2}}, {"ids", DataType::kInt64, {3}}};
+  config.inputs[0].batch_dim = 1;
+  config.inputs[0].variable_dims = {{.dim = 0, .symbol = "time", .min = 1, .max = 8}};
+  const auto check = [&config](const HostTensor& x) {
+    return CheckInputs(config, {x, Ids(4)}, "inputs").status();
+  };
+  const auto x = [](int64_t rows, int64_t time, int64_t features) {
+    return MakeHost<float>("x", {rows, time, features},
+                           Floats(static_cast<size_t>(rows * time * features)));
+  };
+  EXPECT_THAT(check(x(4, 5, 2)), IsOk());
+  EXPECT_THAT(check(x(4, 5, 3)),
+              RefusesField("inputs[0].shape", AllOf(HasSubstr("[5, 4, 3] does not fit"),
+                                                    HasSubstr("expected [-1, -1, 2]"))));
+  EXPECT_THAT(check(X(4)), RefusesField("inputs[0].shape", HasSubstr("[4, 2] does not fit")));
+  EXPECT_THAT(check(x(0, 5, 2)),
+              RefusesField("inputs[0].shape", HasSubstr("[5, 0, 2] of input 'x' has 0 rows")));
+  EXPECT_THAT(check(x(4, 9, 2)),
+              RefusesField("inputs[0].shape", HasSubstr("dim 0 of input 'x' is 9")));
+  EXPECT_THAT(check(x(3, 5, 2)),
+              RefusesField("inputs", HasSubstr("'x' [5, 3, 2], 'ids' [4, 3] (expected dim 1 of 'x' "
+                                               "equal to dim 0 of 'ids')")));
+}
+
 TEST(CheckInputsTest, AcceptsBroadcastInputWithoutBatchDimension) {
   ModelConfig config = Batched();
   config.inputs[0].broadcast = true;  // x, now of shape [2]

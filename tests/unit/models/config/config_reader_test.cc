@@ -174,6 +174,34 @@ TEST(ParseConfigTest, ReadsWarmupsOfUnbatchedModel) {
   }
 }
 
+TEST(ParseConfigTest, ReadsBatchDims) {
+  const auto with = [](const std::string& settings, const std::string& value,
+                       const std::string& name = "x") {
+    return Parse(absl::StrCat(
+        "input { name: \"x\" data_type: TYPE_FP32 dims: [-1, -1, 3] } output { name: \"y\" "
+        "data_type: TYPE_FP32 dims: -1 } parameters { key: \"batch_dim.",
+        name, "\" value { string_value: \"", value, "\" } } ", settings));
+  };
+  EXPECT_EQ(with("max_batch_size: 8", "1")->inputs[0].batch_dim, 1);
+  EXPECT_EQ(with("max_batch_size: 8", "3")->inputs[0].batch_dim, 3);
+  EXPECT_EQ(with("max_batch_size: 8", "1", "y")->outputs[0].batch_dim, 1);
+  EXPECT_THAT(with("max_batch_size: 8", "0", "y"), IsOk());
+  const std::string dependent =
+      "parameters { key: \"row_independence\" value { string_value: \"dependent\" } }";
+  EXPECT_THAT(with(dependent, "1")->inputs[0].dims, ElementsAre(-1, 3));
+  const std::string broadcast =
+      "max_batch_size: 8 input { name: \"w\" data_type: TYPE_FP32 dims: 3 } "
+      "parameters { key: \"broadcast\" value { string_value: \"x\" } }";
+  const std::string field = "parameters[\"batch_dim.x\"]";
+  EXPECT_THAT(with("max_batch_size: 8", "4"), StatusIs(kInvalid, HasSubstr(field + ": '4'")));
+  EXPECT_THAT(with("max_batch_size: 8", "-1"), StatusIs(kInvalid, HasSubstr(field + ": '-1'")));
+  EXPECT_THAT(with("max_batch_size: 8", "time"), StatusIs(kInvalid, HasSubstr("'time'")));
+  EXPECT_THAT(with("max_batch_size: 8", "1", "z"), StatusIs(kInvalid, HasSubstr("tensor 'z'")));
+  EXPECT_THAT(with("", "1"), StatusIs(kInvalid, HasSubstr(field + ": the model has no batch")));
+  EXPECT_THAT(with(dependent, "2"), StatusIs(kInvalid, HasSubstr("has no batch dimension")));
+  EXPECT_THAT(with(broadcast, "1"), StatusIs(kInvalid, HasSubstr("is broadcast")));
+}
+
 TEST(ParseConfigTest, ReadsParameters) {
   const auto with = [](const std::string& key, const std::string& value) {
     return ParseWith(

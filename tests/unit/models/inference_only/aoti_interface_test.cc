@@ -107,14 +107,15 @@ TEST(ParseAotiInterfaceTest, RejectsIncompleteOrNonContiguousInputs) {
 TEST(CheckPackageShapeTest, AllowsFewerRowsOnly) {
   BRAID_ASSERT_OK_AND_ASSIGN(const PackageInterface interface, ParseAotiInterface(TwoInputs()));
   const PackageInput& x = interface.inputs[0];
-  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {32, 10}, true), IsOk());
-  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {1, 10}, true), IsOk());
-  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {1, 10}, false), Not(IsOk()));
-  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {33, 10}, true),
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {32, 10}, 0), IsOk());
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {1, 10}, 0), IsOk());
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {1, 10}, std::nullopt), Not(IsOk()));
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {33, 10}, 0),
               RefusesField("inputs", HasSubstr("FP32[2 to 32, 10]")));
-  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {4, 9}, true), Not(IsOk()));
-  EXPECT_THAT(CheckPackageShape(x, DataType::kFp64, {4, 10}, true), Not(IsOk()));
-  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {4}, true), Not(IsOk()));
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {4, 9}, 0), Not(IsOk()));
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp64, {4, 10}, 0), Not(IsOk()));
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {4}, 0), Not(IsOk()));
+  EXPECT_THAT(CheckPackageShape(x, DataType::kFp32, {1, 10}, 1), Not(IsOk()));
 }
 
 TEST(AotiKernelsTest, RejectsIndexChecksInParallelRegions) {

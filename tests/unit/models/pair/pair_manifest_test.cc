@@ -142,6 +142,15 @@ json VariableManifest() {
   return manifest;
 }
 
+TEST(PairManifestTest, ReadsTheBatchDimOfClients) {
+  json manifest = VariableManifest();
+  manifest["schema_version"] = 3;
+  manifest["parts"][0]["inputs"][0]["batch_dim"] = 1;
+  BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest read, ParsePairManifest(manifest.dump()));
+  EXPECT_EQ(read.stages[0].inputs[0].batch_dim, 1);
+  EXPECT_EQ(read.stages[0].outputs[0].batch_dim, 0);
+}
+
 TEST(PairManifestTest, ReadsSizesThatVary) {
   BRAID_ASSERT_OK_AND_ASSIGN(const PairManifest read, ParsePairManifest(VariableManifest().dump()));
   const PairTensor& input = read.stages[0].inputs[0];
@@ -208,6 +217,9 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"OtherSchema",
                [](json& m) { m["schema_version"] = 7; },
                {"schema_version: 7", "expected 1"}},
+        Damage{"BatchDimOutOfRange",
+               [](json& m) { m["parts"][0]["inputs"][0]["batch_dim"] = 9; },
+               {"parts[0].inputs[0].batch_dim: 9", "less than"}},
         Damage{"NoTorch", [](json& m) { m.erase("torch_version"); }, {"has no \"torch_version\""}},
         Damage{"NoState", [](json& m) { m.erase("state"); }, {"has no \"state\""}},
         Damage{"OtherDevice", [](json& m) { m["device"] = "tpu"; }, {"device: 'tpu'", "\"cuda\""}},
@@ -275,9 +287,7 @@ INSTANTIATE_TEST_SUITE_P(
                [](json& m) { Variable(m)["symbols"][0]["min"] = 0; },
                {"symbols[0]: sizes 0 to 512", "at least 1"}},
         Damage{"RangeOfNothing",
-               [](json& m) {
-                 m["parts"][0]["inputs"][0]["range"] = {5, 1};
-               },
+               [](json& m) { m["parts"][0]["inputs"][0]["range"] = {5, 1}; },
                {"parts[0].inputs[0].range: minimum 5 exceeds maximum 1"}},
         Damage{"RangeOfFloats",
                [](json& m) { m["parts"][0]["inputs"][0]["dtype"] = "FP32"; },

@@ -58,16 +58,17 @@ def export(
     output_names: Sequence[str] | None = None,
     dynamic: Dynamic | None = None,
     check: Check = "sample",
+    batch_dim: Mapping[str, int] | None = None,
     server: Client | str | None = None,
 ) -> ExportResult:
     """Exports `module` as the next version of the model in the folder `path`.
 
     module: module on the CPU or on one GPU; the package is served on the same kind of device.
         Training and evaluation mode are both exported. The module is restored afterwards.
-    example_inputs: a dict from argument names of forward to tensors, or the tensors in order. Dim 0
-        is the batch, of any size in the package; other dims are fixed, unless `dynamic` names
-        them. The export checks the package with values in the range of each column, so several
-        different rows find more errors than one.
+    example_inputs: a dict from argument names of forward to tensors, or the tensors in order. Dim
+        0, or that of `batch_dim`, is the batch, of any size in the package; other dims are fixed,
+        unless `dynamic` names them. The export checks the package with values in the range of each
+        column, so several different rows find more errors than one.
     path: folder of the model in a repository, created if missing. An existing config.pbtxt is
         kept; its names, dtypes, dims and batching must match, so that clients of earlier versions
         do not fail. The example's names, dtypes and dims are compared before the work. A dim of -1
@@ -94,6 +95,9 @@ def export(
     check: comparison of a pair with the module. "sample": an expensive model, of more than 50 M
         parameters or 1 GFLOP per row, is compared for batches of 7 rows and of 1 row, and in lower
         precisions for 7 rows; "full": for all batches. Other models are always compared in full.
+    batch_dim: dim of the batch in inputs and outputs where it is not dim 0, for example
+        {"x": 1, "output__0": 1} for [time, batch, features]. The server takes and returns such
+        tensors as they are. Not for "aot", and not together with `stages`.
     server: client or address of the server of this repository. The server then assigns the
         version's number, so that no version that a trainer publishes can have it. None: the number
         after the highest in the folder; the server ignores the folder if it has published a version
@@ -134,6 +138,7 @@ def export(
         assign,
         dynamic,
         check,
+        batch_dim,
     )
 
 

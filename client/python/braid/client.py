@@ -148,8 +148,8 @@ class Client:
         """Runs `model` on a batch and returns its outputs by name.
 
         inputs: numpy arrays, torch tensors on any device, or array-likes, by name. Dtypes must
-            match the model's. Dim 0 is the batch and has the same size for all inputs. For an input
-            that the server decodes, a list or an array of objects with one bytes or str per row:
+            match the model's. Dim 0, or the model's `batch_dim`, is the batch and has the same size
+            for all inputs. For an input that the server decodes, a list or an array of objects with one bytes or str per row:
             the content of an image file (not its path), or a text.
         version: number or label of a version; None: the pinned version, or else the newest.
         outputs: names of the outputs to return; None: all.
@@ -162,9 +162,8 @@ class Client:
         float32, which represents the same values.
         """
         tensors = _tensors.to_wire(inputs, "inputs", encoded=True)
-        parts = [
-            _outputs(reply)
-            for reply in _infer.replies(
+        replies = list(
+            _infer.replies(
                 self._channel,
                 model,
                 _version_to_wire(version),
@@ -173,8 +172,9 @@ class Client:
                 batch_size=batch_size,
                 timeout=timeout,
             )
-        ]
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        )
+        parts = [_outputs(reply.message) for reply in replies]
+        return parts[0] if len(parts) == 1 else _joined(parts, replies[0].batch_dims)
 
     def is_ready(
         self,
@@ -554,7 +554,9 @@ def _outputs(reply: Any) -> dict[str, np.ndarray | bool | int | float]:
     return arrays | _numbers(reply)
 
 
-def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray | bool | int | float]:
+def _joined(
+    parts: Sequence[Mapping[str, Any]], batch_dims: Mapping[str, int]
+) -> dict[str, np.ndarray | bool | int | float]:
     """Joins the outputs of consecutive parts of a batch."""
     for name, output in parts[0].items():
         if not isinstance(output, np.ndarray):
@@ -562,7 +564,10 @@ def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray | bool |
                 f"batch_size: output {name!r} is a number for each call (expected an array with a "
                 "row for each row of the inputs)"
             )
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {
+        name: np.concatenate([part[name] for part in parts], batch_dims.get(name, 0))
+        for name in parts[0]
+    }
 
 
 def _numbers(reply: Any) -> dict[str, bool | int | float]:

@@ -53,7 +53,8 @@ class Trainer:
     conflicts with one of another client raises FailedPrecondition or Aborted.
 
     Arrays are numpy arrays, torch tensors on any device, or array-likes. All arrays of an operation
-    have the same dim 0, the batch. `timeout` is in seconds and includes retries; None means the
+    have the same number of rows: dim 0, or the model's `batch_dim`, is the batch. A target has it
+    where the output of its loss has it, except for ctc: there it is dim 0. `timeout` is in seconds and includes retries; None means the
     client's timeout. Failed calls raise `braid.BraidError`.
     """
 

@@ -47,6 +47,7 @@ class FakeServer(grpc.GenericRpcHandler):
     state: tensors of state dicts.
     file: content of downloads.
     pair: the model is an exported pair instead of a TorchScript module.
+    batch_dims: dims of the batch of the model's tensors, by name.
     parameters: parameters of ModelInfer replies by name; numbers count as outputs.
     max_batch_size: that of the models.
     jobs, data: the services of jobs and datasets.
@@ -62,6 +63,7 @@ class FakeServer(grpc.GenericRpcHandler):
     def __init__(self):
         self.calls = []
         self.ready = True
+        self.batch_dims = {}
         self.parameters = {}
         self.max_batch_size = 64
         self.evaluates_loss = True
@@ -225,6 +227,8 @@ class FakeServer(grpc.GenericRpcHandler):
         reply.config.max_batch_size = self.max_batch_size
         reply.config.parameters["origin.trainer"].string_value = "first"
         reply.config.parameters["other"].string_value = "no origin"
+        for name, dim in self.batch_dims.items():
+            reply.config.parameters[f"batch_dim.{name}"].string_value = str(dim)
         return reply
 
     def RepositoryIndex(self, request, context):

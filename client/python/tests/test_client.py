@@ -70,6 +70,21 @@ def test_infer_cuts_what_exceeds_a_message(server, client, monkeypatch):
         client.infer("fashion", {"x": x, "y": np.zeros(3)})
 
 
+def test_infer_cuts_along_the_batch_dim(server, client):
+    server.batch_dims = {"x": 1, "h": 2}
+    given = {"x": np.arange(24.0).reshape(2, 4, 3), "h": np.arange(8.0).reshape(1, 2, 4)}
+    reply = client.infer("fashion", given, batch_size=3)
+    for name, array in given.items():
+        np.testing.assert_array_equal(reply[name], array)
+    shapes = [
+        [list(tensor.shape) for tensor in request.inputs]
+        for request in server.received("ModelInfer")
+    ]
+    assert shapes == [[[2, 3, 3], [1, 2, 3]], [[2, 1, 3], [1, 2, 1]]]
+    with pytest.raises(ValueError, match="the same size of dim 1 of 'x', dim 2 of 'h'"):
+        client.infer("fashion", given | {"h": np.zeros((1, 2, 3))}, batch_size=3)
+
+
 def test_infer_never_cuts_a_batch_whose_rows_may_depend_on_each_other(server, client):
     server.max_batch_size = 0
     with pytest.raises(ValueError, match="batch_size: model 'fashion' takes each batch whole"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from braid.cli import errors
 
 if TYPE_CHECKING:
+    import braid
     import numpy as np
 
 FILE = "NAME=FILE.npy"
@@ -113,6 +114,22 @@ def write_array(path: str, array: np.ndarray) -> None:
                 file.write(memoryview(flat.reshape(-1)).cast("B"))
     except OSError as error:
         raise errors.Failure(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def check_rows_first(client: braid.Client, model: str) -> None:
+    """Failure if dim 0 of the model's tensors is not the batch, unlike dim 0 of a Dataset."""
+    from braid import _infer
+    from braid.errors import NotFound
+
+    try:
+        dims = _infer.batch_dims(client._channel, model)
+    except NotFound:
+        return  # The trainer's model is no longer served.
+    for name, dim in dims.items():
+        raise errors.Failure(
+            f"model {model}: the batch is dim {dim} of {name}, but dim 0 of the files (expected "
+            f"dim 0: run a job, or send batches with the Python client)"
+        )
 
 
 class Dataset:

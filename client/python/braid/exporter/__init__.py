@@ -29,6 +29,7 @@ def export_model(
     assign: Callable[[str], int] | None = None,
     dynamic: Any = None,
     check: str = "sample",
+    batch_dim: Any = None,
 ) -> ExportResult:
     """Exports `module`; see `braid.export`.
 
@@ -49,5 +50,6 @@ def export_model(
         assign,
         dynamic,
         check,
+        batch_dim,
     )
     return replace(result, notes=(*result.notes, note)) if note else result

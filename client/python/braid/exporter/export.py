@@ -19,7 +19,8 @@ from braid.exporter.checks.row_independence import DEPENDENT, RowIndependence
 from braid.exporter.formats import aot, config, package, pair, torchscript
 from braid.exporter.formats.config import Batching
 from braid.exporter.formats.precisions import DTYPES, PrecisionError, Precisions
-from braid.exporter.model import run_context, sizes
+from braid.exporter.model import batch_dims, run_context, sizes
+from braid.exporter.model.batch_dims import BatchDims
 from braid.exporter.model.run_context import in_mode, quiet_torch
 from braid.exporter.model.signature import (
     DATATYPES,
@@ -50,7 +51,9 @@ _TRAINING_NOTE = (
 class _Request:
     """Validated arguments of an export, and the role of dim 0.
 
+    inputs: with the batch at dim 0.
     variable: variable dims of the inputs.
+    batch_dims: applied to the module.
     any_size: see `config.Declared`.
     notes: on batching.
     assign: returns the version number for a model; None: the next one.
@@ -65,6 +68,7 @@ class _Request:
     independence: RowIndependence
     batching: Batching
     variable: VariableSizes
+    batch_dims: BatchDims
     any_size: Mapping[str, Sequence[int]]
     notes: list[str]
     output_names: list[str]
@@ -96,6 +100,7 @@ def export_checked(
     assign: Callable[[str], int] | None,
     dynamic: Any = None,
     check: str = "sample",
+    batch_dim: Any = None,
 ) -> ExportResult:
     """Exports the module; see `braid.export`."""
     if not isinstance(module, nn.Module):
@@ -107,10 +112,16 @@ def export_checked(
     if check not in _CHECKS:
         raise ValueError(f"check: '{check}' (expected one of {', '.join(_CHECKS)})")
     _check_is_not_wrapped(module)
-    inputs = named_inputs(module, example_inputs)
-    variable = sizes.parse(dynamic, inputs)
+    dims = batch_dims.parse(batch_dim)
+    inputs = named_inputs(module, example_inputs, dims)
+    variable = sizes.parse(dynamic, inputs, dims)
     names = check_output_names(output_names)
+    moved = BatchDims(module, dims, names)
     chains = _chains(module, stages)
+    if moved and chains:
+        raise ValueError("stages: cannot be combined with batch_dim (expected one of the two)")
+    if moved and format == "aot":
+        raise ValueError("batch_dim: format 'aot' takes the batch as dim 0 (expected a pair)")
     evaluated = _find_modules(module, eval_modules)
     device = device_of(module)
     for name, tensor in inputs.items():
@@ -123,38 +134,48 @@ def export_checked(
         hooks.check_parameters(module)
     with progress.reported(), quiet_torch(), run_context.default_modes():
         inputs = {name: contiguous_copy(each) for name, each in inputs.items()}
-        declared = config.read_declared(path / "config.pbtxt")
-        if declared is not None:
-            _check_interface(module, inputs, names, path / "config.pbtxt")
-        progress.stage("testing whether rows depend on each other")
-        with restored(module):
-            independence = row_independence.check(module, inputs, names)
-        batching, notes = _batching(independence, declared, path / "config.pbtxt")
-        any_size = {} if declared is None else declared.any_size
-        request = _Request(
-            module,
-            inputs,
-            validated,
-            chains,
-            evaluated,
-            independence,
-            batching,
-            variable,
-            any_size,
-            notes,
-            names,
-            assign,
-            check == "full",
-        )
-        return _export(request, path, format)
+        moved.check(inputs)
+        inputs = moved.to_front(inputs)
+        with moved.applied():
+            declared = config.read_declared(path / "config.pbtxt")
+            if declared is not None:
+                _check_interface(module, inputs, names, moved, path / "config.pbtxt")
+            progress.stage("testing whether rows depend on each other")
+            with restored(module):
+                independence = row_independence.check(module, inputs, names)
+            batching, notes = _batching(independence, declared, path / "config.pbtxt")
+            if moved and batching == Batching.NONE:
+                raise ExportError(f"batch_dim: the model is not batched: {'; '.join(notes)}")
+            any_size = {} if declared is None else declared.any_size
+            request = _Request(
+                module,
+                inputs,
+                validated,
+                chains,
+                evaluated,
+                independence,
+                batching,
+                variable,
+                moved,
+                any_size,
+                notes,
+                names,
+                assign,
+                check == "full",
+            )
+            return _export(request, path, format)
 
 
 def _check_interface(
-    module: nn.Module, inputs: dict[str, torch.Tensor], names: list[str], path: Path
+    module: nn.Module,
+    inputs: dict[str, torch.Tensor],
+    names: list[str],
+    batch_dims: BatchDims,
+    path: Path,
 ) -> None:
     """Raises ExportError if the config.pbtxt at `path` contradicts the example, which is cheap."""
     progress.stage("comparing the example with config.pbtxt")
-    config.check_example(path, "input", _interface(inputs))
+    config.check_example(path, "input", batch_dims.of, _interface(inputs))
     try:
         with restored(module), in_mode(module, False), torch.no_grad():
             with run_context.seeded(device_of(module), 0):
@@ -166,7 +187,7 @@ def _check_interface(
         ]
     except Exception:
         return  # The export reports it, with the model's line.
-    config.check_example(path, "output", *namings)
+    config.check_example(path, "output", batch_dims.of, *namings)
 
 
 def _interface(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, list[int]]]:
@@ -351,6 +372,7 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
                 request.independence,
                 request.output_names,
                 request.variable,
+                request.batch_dims,
             )
         made, reader = _write_checked(folder, request, made)
         notes = _add_self_test(folder, made, reader)
@@ -368,7 +390,9 @@ def _write_pair(folder: Path, request: _Request) -> _Written:
 
 def _tensor_of_pair(record: dict[str, Any], batching: Batching) -> config.Tensor:
     shape = [size if isinstance(size, int) else -1 for size in record["shape"]]
-    return config.tensor(record["name"], record["dtype"], [shape], batching)
+    return config.tensor(
+        record["name"], record["dtype"], [shape], batching, record.get("batch_dim", 0)
+    )
 
 
 def _write_checked(
@@ -413,6 +437,7 @@ def _write_torchscript(folder: Path, request: _Request) -> _Written:
         request.variable,
         request.any_size,
         request.output_names,
+        request.batch_dims,
     )
     return _Written(
         "pytorch_libtorch", "model.pt", script.inputs, script.outputs, script.reason, script.notes

@@ -48,7 +48,7 @@ def check(function, x=None, **state):
     torch.manual_seed(0)
     module = function if isinstance(function, nn.Module) else Net(function, **state)
     x = torch.randn(5, 4) if x is None else x
-    return row_independence.check(module, named_inputs(module, (x,)))
+    return row_independence.check(module, named_inputs(module, (x,), {}))
 
 
 def parameter(*shape):

@@ -63,7 +63,9 @@ def command(
         batches = (
             dataset.slice(start, start + batch_size) for start in range(0, dataset.rows, batch_size)
         )
-        result = client.trainer(trainer).evaluate(batches, metrics=metrics, k=k)
+        handle = client.trainer(trainer)
+        files.check_rows_first(client, handle.model)
+        result = handle.evaluate(batches, metrics=metrics, k=k)
     if flags.json:
         print_json(as_json(result))
     else:

@@ -55,6 +55,7 @@ Exit codes: 0 written; 1 not written; 2 wrong usage.
 """
 _INPUT = "NAME=DTYPE[:DIMS][@LOW..HIGH]"
 _DYNAMIC = "INPUT:DIM=NAME[:MIN..MAX]"
+_BATCH_DIM = "TENSOR=DIM"
 
 
 @options.command(
@@ -69,8 +70,13 @@ _DYNAMIC = "INPUT:DIM=NAME[:MIN..MAX]"
 )
 @option(
     "--dynamic", metavar=_DYNAMIC, multiple=True,
-    help="Let a dim of an input vary in size; dim 0 is the batch; dims with the same NAME have the "
-    "same size; may be repeated",
+    help="Let a dim of an input vary in size; dim 0, or --batch-dim, is the batch; dims with the "
+    "same NAME have the same size; may be repeated",
+)
+@option(
+    "--batch-dim", "batch_dims", metavar=_BATCH_DIM, multiple=True,
+    help="Dim of the batch in an input or output, if it is not dim 0; --input still describes "
+    "rows; may be repeated",
 )
 @option(
     "--set", "settings", metavar="NAME=VALUE", multiple=True,
@@ -124,6 +130,7 @@ def command(
     path: str,
     inputs: Sequence[str],
     dynamic: Sequence[str],
+    batch_dims: Sequence[str],
     settings: Sequence[str],
     weights: str | None,
     device: str,
@@ -142,6 +149,11 @@ def command(
     place = _device(device)
     try:
         tensors = dict(_input(spec, rows) for spec in inputs)
+        batch_dim = dict(_batch_dim(spec) for spec in batch_dims)
+        tensors = {
+            name: tensor.movedim(0, min(batch_dim.get(name, 0), tensor.dim() - 1))
+            for name, tensor in tensors.items()
+        }
         if len(tensors) < len(inputs):
             raise errors.usage("--input", "duplicate name", "expected each input once")
         module = _model(model, dict(_setting(each) for each in settings)).to(place)
@@ -159,6 +171,7 @@ def command(
                 output_names=output_names or None,
                 dynamic=_dynamic(dynamic),
                 check=check,
+                batch_dim=batch_dim,
                 server=server,
             )
     except ExportError as error:
@@ -248,6 +261,13 @@ def _dynamic(specs: Sequence[str]) -> dict[str, dict[int, Any]]:
         if dims.setdefault(name, {}).setdefault(int(dim), size) is not size:
             raise errors.usage("--dynamic", f"invalid value {spec!r}", "expected each dim once")
     return dims
+
+
+def _batch_dim(spec: str) -> tuple[str, int]:
+    name, _, dim = spec.rpartition("=")
+    if not name or not dim.isdecimal():
+        raise errors.usage("--batch-dim", f"invalid value {spec!r}", f"expected {_BATCH_DIM}")
+    return name, int(dim)
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -17,6 +17,7 @@ from braid.cli.output import print_json, print_line, printable
 if TYPE_CHECKING:
     import braid
     import numpy as np
+    from braid._infer import Reply
     from braid.results import Chunk
 
 EPILOG = """\
@@ -110,26 +111,29 @@ def _infer(
         attempts=1,  # A model may keep state, so a request is not sent again.
     )
     try:
-        results = [_result(reply) for reply in _with_progress(replies, model, arrays)]
+        received = list(_with_progress(replies, model, arrays))
+        results = [_result(reply.message) for reply in received]
     except ValueError as error:
         raise errors.Failure(str(error)) from None
-    return results[0] if len(results) == 1 else _joined(results)
+    return results[0] if len(results) == 1 else _joined(results, received[0].batch_dims)
 
 
 def _with_progress(
-    replies: Iterator[Any], model: str, arrays: Mapping[str, np.ndarray]
-) -> Iterator[Any]:
+    replies: Iterator[Reply], model: str, arrays: Mapping[str, np.ndarray]
+) -> Iterator[Reply]:
     """Yields the replies, and shows a bar on a terminal once there are several."""
     from braid._job_progress import ProgressBar
     from braid.jobs import JobProgress
 
     bar = None
     rows, start = 0, time.monotonic()
-    total = max((len(array) for array in arrays.values() if array.ndim), default=0)
     try:
         for reply in replies:
             yield reply
-            rows += reply.outputs[0].shape[0] if reply.outputs and reply.outputs[0].shape else 0
+            dims = reply.batch_dims
+            total = max(_rows(array.shape, dims.get(name, 0)) for name, array in arrays.items())
+            for output in reply.message.outputs[:1]:
+                rows += _rows(output.shape, dims.get(output.name, 0))
             if rows < total and sys.stderr.isatty():
                 bar = bar or ProgressBar(printable(model))
             if bar is not None:
@@ -140,16 +144,24 @@ def _with_progress(
             bar.close()
 
 
-def _joined(results: Sequence[_Result]) -> _Result:
+def _rows(shape: Sequence[int], batch_dim: int) -> int:
+    return shape[batch_dim] if batch_dim < len(shape) else 0
+
+
+def _joined(results: Sequence[_Result], batch_dims: Mapping[str, int]) -> _Result:
     """Joins the results of consecutive parts of a batch."""
     import numpy as np
+    from braid._infer import Reply
     from braid.results import Chunk
 
     outputs = [
         _Output(
             output.name,
             output.datatype,
-            np.concatenate([result.outputs[index].array for result in results]),
+            np.concatenate(
+                [result.outputs[index].array for result in results],
+                batch_dims.get(output.name, 0),
+            ),
         )
         for index, output in enumerate(results[0].outputs)
     ]
@@ -186,6 +198,7 @@ def _result(reply: Any) -> _Result:
 def _chunks(split: str) -> list[Chunk]:
     """Parses the server's report, as in "cpu:0=10,cpu:1=10"."""
     from braid.errors import Internal
+    from braid._infer import Reply
     from braid.results import Chunk
 
     chunks = []

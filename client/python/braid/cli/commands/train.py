@@ -338,8 +338,10 @@ def _train(
 
     if request is None:
         info = client.trainer(given["attach"]).info()
+        files.check_rows_first(client, info.model)
         _check_attached(given, info, plan.steps_per_epoch(dataset.rows))
     else:
+        files.check_rows_first(client, given["model"])
         reply = client._channel.call(TRAINING["CreateTrainer"], request)
         info = _replies.trainer_info(reply.trainer)
     trainer = Trainer(client, info)

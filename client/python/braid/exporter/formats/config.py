@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from braid._export import ExportError
 MAX_BATCH_SIZE = 256  # The server's default for a TorchScript model without config.pbtxt.
 # Parameter of config.pbtxt. "assumed" declares batches although independence of rows is not shown.
 # "dependent" declares dim 0 as the batch although each request runs alone, which training needs.
+# Parameter with the dim of the batch, if it is not dim 0: "batch_dim." and an input or output.
+_BATCH_DIM = "batch_dim."
 ROW_INDEPENDENCE, ASSUMED, DEPENDENT = "row_independence", "assumed", "dependent"
 
 _ModelConfig = _protocol.message("inference.ModelConfig")
@@ -31,15 +33,28 @@ class Batching(enum.Enum):
 
 @dataclass(frozen=True)
 class Tensor:
-    """Input or output. dims: without the batch dim if batching is MERGED; -1 means any size."""
+    """Input or output.
+
+    dims: without the batch dim if batching is MERGED; -1 means any size.
+    batch_dim: dim of the batch for clients and the model.
+    """
 
     name: str
     datatype: str
     dims: list[int]
+    batch_dim: int = 0
 
 
-def tensor(name: str, datatype: str, shapes: Sequence[Sequence[int]], batching: Batching) -> Tensor:
+def tensor(
+    name: str,
+    datatype: str,
+    shapes: Sequence[Sequence[int]],
+    batching: Batching,
+    batch_dim: int = 0,
+) -> Tensor:
     """Returns the declaration of an input or output, from its shapes for one or more batches.
+
+    shapes: with the batch as dim 0.
 
     A size that differs between `shapes` becomes -1. If dim 0 is the batch, a tensor without dims
     counts as one number for the batch. Raises ExportError if the number of dims differs.
@@ -55,13 +70,17 @@ def tensor(name: str, datatype: str, shapes: Sequence[Sequence[int]], batching: 
     # config.pbtxt cannot declare a size of 0.
     dims = [(sizes[0] or -1) if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes)]
     if batching == Batching.MERGED:
-        return Tensor(name, datatype, dims[1:])
-    return Tensor(name, datatype, [-1, *dims[1:]] if batching == Batching.WHOLE else dims)
+        return Tensor(name, datatype, dims[1:], batch_dim)
+    if batching == Batching.WHOLE:
+        dims = [*dims[1 : batch_dim + 1], -1, *dims[batch_dim + 1 :]]
+    return Tensor(name, datatype, dims, batch_dim)
 
 
-def input_tensor(name: str, datatype: str, row: Sequence[int], batching: Batching) -> Tensor:
-    """Returns the declaration of an input. row: shape without dim 0."""
-    return tensor(name, datatype, [(-1, *row)], batching)
+def input_tensor(
+    name: str, datatype: str, row: Sequence[int], batching: Batching, batch_dim: int = 0
+) -> Tensor:
+    """Returns the declaration of an input. row: shape without the batch."""
+    return tensor(name, datatype, [(-1, *row)], batching, batch_dim)
 
 
 @dataclass(frozen=True)
@@ -84,13 +103,12 @@ def read_declared(path: Path) -> Declared | None:
     if not path.exists():
         return None
     config = _read(path)
-    batch_dims = 1 if config.max_batch_size > 0 else 0
-    any_size = {
-        each.name: [
-            dim for dim, size in enumerate(_dims(each), batch_dims) if size == -1 and dim > 0
-        ]
-        for each in config.input
-    }
+    any_size = {}
+    for each in config.input:
+        dims = _dims(each)
+        if config.max_batch_size == 0 and dims:
+            del dims[min(_declared_batch_dim(path, config, each.name), len(dims) - 1)]
+        any_size[each.name] = [dim for dim, size in enumerate(dims, 1) if size == -1]
     return Declared(
         config.max_batch_size, config.parameters[ROW_INDEPENDENCE].string_value, any_size
     )
@@ -111,6 +129,10 @@ def to_text(platform: str, inputs: list[Tensor], outputs: list[Tensor], batching
         lines.append(
             f'parameters {{ key: "{ROW_INDEPENDENCE}" value {{ string_value: "{DEPENDENT}" }} }}'
         )
+    batch_dims = {each.name: each.batch_dim for each in (*inputs, *outputs) if each.batch_dim}
+    for name, dim in batch_dims.items():
+        key = _quoted(_BATCH_DIM + name)
+        lines.append(f'parameters {{ key: {key} value {{ string_value: "{dim}" }} }}')
     return "\n".join(lines) + "\n"
 
 
@@ -130,6 +152,14 @@ def _read(path: Path) -> Any:
 def _dims(declared: Any) -> list[int]:
     """Returns the shape that the model takes or returns, without the batch dim if batched."""
     return list(declared.reshape.shape if declared.HasField("reshape") else declared.dims)
+
+
+def _declared_batch_dim(path: Path, config: Any, name: str) -> int:
+    key = _BATCH_DIM + name
+    value = config.parameters[key].string_value if key in config.parameters else "0"
+    if not value.isdecimal():
+        raise ExportError(f'{path}: parameters["{key}"]: \'{value}\' (expected a dim)')
+    return int(value)
 
 
 def check_matches(
@@ -155,11 +185,17 @@ def check_matches(
     _check_tensors(path, config, "output", outputs, any_size_fits=True)
 
 
-def check_example(path: Path, field: str, *namings: Mapping[str, tuple[str, list[int]]]) -> None:
+def check_example(
+    path: Path,
+    field: str,
+    batch_dim: Callable[[str], int],
+    *namings: Mapping[str, tuple[str, list[int]]],
+) -> None:
     """Raises ExportError if the config.pbtxt at `path` contradicts an example, before the export.
 
     field: "input" or "output". namings: datatype and shape by name, once for each way to name the
-    tensors; one must fit. A dim of -1 fits any size.
+    tensors; one must fit. Shapes have the batch as dim 0. A dim of -1 fits any size. batch_dim:
+    returns the dim of the batch for clients and the model.
     """
     config = _read(path)
     declared = sorted(each.name for each in getattr(config, field))
@@ -173,11 +209,12 @@ def check_example(path: Path, field: str, *namings: Mapping[str, tuple[str, list
             datatype,
             [shape],
             Batching.MERGED if batched else Batching.WHOLE if whole else Batching.NONE,
+            batch_dim(name),
         )
         dims = made.dims
         if not whole:  # Any dim of an output may depend on the number of rows.
             dims = [-1, *dims[1:]] if field == "input" else [-1] * len(dims)
-        expected.append(Tensor(name, datatype, dims))
+        expected.append(replace(made, dims=dims))
     _check_tensors(path, config, field, expected, any_size_fits=True)
 
 
@@ -193,6 +230,12 @@ def _check_tensors(
             raise _mismatch(
                 f"{path}: {field} '{each.name}': data_type {data_type}, but the model has "
                 f"TYPE_{each.datatype}"
+            )
+        batch_dim = _declared_batch_dim(path, config, each.name)
+        if batch_dim != each.batch_dim:
+            raise _mismatch(
+                f"{path}: {field} '{each.name}': the batch is dim {batch_dim}, but the model has "
+                f"it as dim {each.batch_dim} (see braid.export's `batch_dim`)"
             )
         _check_dims(
             path, field, each, declared[each.name], config.max_batch_size > 0, any_size_fits

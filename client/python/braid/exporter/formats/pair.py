@@ -21,6 +21,7 @@ from braid.exporter.formats.precisions import (
     precision_errors,
 )
 from braid.exporter.formats.programs import Program
+from braid.exporter.model.batch_dims import BatchDims
 from braid.exporter.model.signature import DATATYPES
 from braid.exporter.model.sizes import Symbol, VariableSizes
 from braid.exporter.model.state import (
@@ -67,6 +68,7 @@ class Pair:
 
     modules: paths of all submodules.
     eval_modules: paths of those that are in evaluation mode in the parts with `eval_modules`.
+    batch_dims: of clients and of the module. The graphs have the batch as dim 0.
     """
 
     device: torch.device
@@ -77,6 +79,7 @@ class Pair:
     parts: list[ExportedPart]
     row_independence: RowIndependence
     variable: VariableSizes
+    batch_dims: BatchDims
 
     def without(self, precision: str) -> Pair:
         parts = [
@@ -109,8 +112,8 @@ class Pair:
         symbols = [_symbol_json(each) for each in self.variable.symbols.values()]
         return {
             "format": "braid-pair",
-            # Servers of earlier releases do not know variable sizes.
-            "schema_version": 2 if symbols else 1,
+            # Servers of earlier releases know neither variable sizes nor other batch dims.
+            "schema_version": 3 if self.batch_dims else 2 if symbols else 1,
             "torch_version": torch.__version__.partition("+")[0],
             "device": self.device.type,
             "row_independence": self.row_independence.as_json(),
@@ -119,7 +122,9 @@ class Pair:
             "eval_modules": self.eval_modules,
             "chains": self.chains,
             **({"symbols": symbols} if symbols else {}),
-            "parts": [_part_json(index, part) for index, part in enumerate(self.parts)],
+            "parts": [
+                _part_json(index, part, self.batch_dims) for index, part in enumerate(self.parts)
+            ],
         }
 
 
@@ -132,6 +137,7 @@ def make_pair(
     row_independence: RowIndependence,
     output_names: list[str],
     variable: VariableSizes,
+    batch_dims: BatchDims,
 ) -> Pair:
     """Traces the module in all precisions.
 
@@ -142,6 +148,7 @@ def make_pair(
     row_independence: result that the package records.
     output_names: names to use instead of the module's, or empty.
     variable: variable dims of the inputs.
+    batch_dims: applied to the module.
     """
     _check_is_python(module)
     _check_mode_switch(module)
@@ -178,7 +185,15 @@ def make_pair(
     ]
     modules = [path for path, _ in module.named_modules(remove_duplicate=False) if path]
     return Pair(
-        device, state, modules, eval_modules, chains, exported, row_independence, variable
+        device,
+        state,
+        modules,
+        eval_modules,
+        chains,
+        exported,
+        row_independence,
+        variable,
+        batch_dims,
     )
 
 
@@ -269,13 +284,13 @@ def _symbol_json(symbol: Symbol) -> dict[str, Any]:
     return fields if symbol.max is None else fields | {"max": symbol.max}
 
 
-def _part_json(index: int, exported: ExportedPart) -> dict[str, Any]:
+def _part_json(index: int, exported: ExportedPart, batch_dims: BatchDims) -> dict[str, Any]:
     part = exported.part
     evaluation = exported.precisions[0].evaluation
     named = {"input": evaluation.inputs, "output": evaluation.outputs}
     ranges = evaluation.ranges()
     io = {
-        role: [_io_json(slot, ranges) for slot in slots if slot.role == role]
+        role: [_io_json(slot, ranges, batch_dims) for slot in slots if slot.role == role]
         for role, slots in named.items()
     }
     return {
@@ -300,8 +315,12 @@ def _part_json(index: int, exported: ExportedPart) -> dict[str, Any]:
     }
 
 
-def _io_json(slot: programs.Slot, ranges: dict[str, tuple[int, int]]) -> dict[str, Any]:
+def _io_json(
+    slot: programs.Slot, ranges: dict[str, tuple[int, int]], batch_dims: BatchDims
+) -> dict[str, Any]:
     fields = {"name": slot.name, "dtype": slot.dtype, "shape": slot.shape}
     if slot.role == "input" and slot.name in ranges:
         fields["range"] = list(ranges[slot.name])
+    if batch_dims.of(slot.name):
+        fields["batch_dim"] = batch_dims.of(slot.name)
     return fields

@@ -20,6 +20,7 @@ from braid.exporter.checks.repeatability import check_evaluation_is_repeatable
 from braid.exporter.formats import config
 from braid.exporter.formats.config import Batching
 from braid.exporter.model import rows, run_context
+from braid.exporter.model.batch_dims import BatchDims
 from braid.exporter.model.run_context import in_mode
 from braid.exporter.model.signature import (
     DATATYPES,
@@ -58,30 +59,41 @@ class _Loaded:
     script evaluates constant expressions in its first run and keeps the results.
     """
 
-    def __init__(self, path: Path, device: torch.device) -> None:
+    def __init__(self, path: Path, device: torch.device, batch_dims: BatchDims) -> None:
         self._device = device
+        self._batch_dims = batch_dims
         self._script = torch.jit.load(str(path), map_location=device)
         self._here = None
         if not default_dtype.matches_server():
             self._here = torch.jit.load(str(path), map_location=device)
 
-    def run(self, given: dict[str, torch.Tensor], training: bool) -> list[torch.Tensor]:
-        """Runs the module. Raises ExportError if the caller's default dtype changes the result."""
+    def run(
+        self, given: dict[str, torch.Tensor], training: bool, names: list[str]
+    ) -> list[torch.Tensor]:
+        """Runs the module, with the batch at dim 0 of inputs and outputs. names: of the outputs.
+
+        Raises ExportError if the caller's default dtype changes the result.
+        """
         with default_dtype.errors_explained(), default_dtype.server_default():
-            outputs = self._run(self._script, given, training)
+            outputs = self._run(self._script, given, training, names)
         if self._here is None:
             return outputs
-        here = self._run(self._here, given, training)
+        here = self._run(self._here, given, training, names)
         if not all(map(bitwise_equal, outputs, here)):
             raise ExportError(
                 f"TorchScript would compute different results: {default_dtype.describe_mismatch()}"
             )
         return outputs
 
-    def _run(self, script: Any, given: dict[str, torch.Tensor], training: bool) -> Any:
+    def _run(
+        self, script: Any, given: dict[str, torch.Tensor], training: bool, names: list[str]
+    ) -> list[torch.Tensor]:
         script.train(training)
         with run_context.seeded(self._device, _SEED):
-            return _run(script, given, [])[1]
+            outputs = _run(script, self._batch_dims.from_front(given), [])[1]
+        if len(outputs) != len(names):
+            return outputs  # The comparison reports it.
+        return [self._batch_dims.move_to_front(*each) for each in zip(names, outputs)]
 
 
 class _Renormalization(TorchDispatchMode):
@@ -110,6 +122,7 @@ def write(
     variable: VariableSizes,
     any_size: Mapping[str, Sequence[int]],
     output_names: list[str],
+    batch_dims: BatchDims,
 ) -> Script:
     """Writes model.pt, then loads it and compares it with the module.
 
@@ -118,6 +131,7 @@ def write(
     any_size: dims of each input that should take any size. Unless they also take twice the size of
         the example, they are fixed in the result.
     output_names: names to use instead of the module's, or empty.
+    batch_dims: applied to the module, but not to the written one.
     """
     hooks.check_modules(module)
     if foreign := [name for name in inputs if not name.isascii()]:
@@ -125,11 +139,11 @@ def write(
             f"input '{foreign[0]}': not an ASCII name (TorchScript supports only ASCII names)"
         )
     progress.stage("scripting or tracing the module")
-    script, reason = _make(module, inputs)
+    script, reason = _make(module, inputs, batch_dims)
     path = folder / "model.pt"
     script.save(str(path))
     progress.stage("comparing with the module")
-    loaded = _Loaded(path, device_of(module))
+    loaded = _Loaded(path, device_of(module), batch_dims)
     outputs = [
         _compare(module, loaded, inputs, batch, False, batching, output_names)
         for batch in BATCHES
@@ -158,12 +172,17 @@ def write(
                 DATATYPES[each.dtype],
                 _row_sizes(each, {*free.get(name, ()), *variable.dims.get(name, ())}),
                 batching,
+                batch_dims.of(name),
             )
             for name, each in inputs.items()
         ],
         [
             config.tensor(
-                name, DATATYPES[each.dtype], [batch[name].shape for batch in outputs], batching
+                name,
+                DATATYPES[each.dtype],
+                [batch[name].shape for batch in outputs],
+                batching,
+                batch_dims.of(name),
             )
             for name, each in outputs[0].items()
         ],
@@ -192,7 +211,9 @@ def _row_sizes(example: torch.Tensor, any_size: Collection[int]) -> list[int]:
     return [-1 if dim in any_size else size for dim, size in enumerate(example.shape)][1:]
 
 
-def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.jit.ScriptModule, str]:
+def _make(
+    module: nn.Module, inputs: dict[str, torch.Tensor], batch_dims: BatchDims
+) -> tuple[torch.jit.ScriptModule, str]:
     """Returns the script, or a trace with the reason for it."""
     with torch.no_grad(), _Renormalization() as renormalization:
         _run_plain(module, inputs, device_of(module), False, [])
@@ -200,13 +221,13 @@ def _make(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.jit
     try:
         if renormalization.seen:
             raise ExportError("TorchScript drops the renormalization by max_norm")
-        with restored(module), in_mode(module, False):
+        with batch_dims.suspended(), restored(module), in_mode(module, False):
             return torch.jit.script(module), ""
     except Exception as error:  # The script compiler may raise anything.
         why = export_errors.first_line(error)
     try:
-        with restored(module), in_mode(module, False):
-            given = {name: each.clone() for name, each in inputs.items()}
+        with batch_dims.suspended(), restored(module), in_mode(module, False):
+            given = {name: each.clone() for name, each in batch_dims.from_front(inputs).items()}
             positional, named = split_arguments(module, given)
             examples: dict[str, Any] = {"example_inputs": tuple(positional)}
             if named:
@@ -287,7 +308,7 @@ def _compare(
         given, (names, expected) = rows.run_varied(
             inputs, batch, lambda given: _run_plain(module, given, device, training, output_names)
         )
-        got = script.run(given, training)
+        got = script.run(given, training, names)
     for name, one, other in zip(names, expected, got, strict=True):
         if batching != Batching.NONE:
             check_batch_dim(name, one, batch)

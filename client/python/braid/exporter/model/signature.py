@@ -31,8 +31,12 @@ DATATYPES = {
 }
 
 
-def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
+def named_inputs(
+    module: nn.Module, examples: Any, batch_dims: Mapping[str, int]
+) -> dict[str, torch.Tensor]:
     """Returns the examples by argument name, in the order of forward's arguments.
+
+    batch_dims: dims of the batch, by input, where it is not dim 0.
 
     Raises TypeError, ValueError or ExportError for examples that do not fit.
     """
@@ -52,13 +56,18 @@ def named_inputs(module: nn.Module, examples: Any) -> dict[str, torch.Tensor]:
             raise ValueError(
                 f"example_inputs names '{name}', but forward() takes: {', '.join(arguments)}"
             )
-        _check_input(name, value)
+        _check_input(name, value, batch_dims.get(name, 0))
     _check_complete(named, arguments)
     order = [name for name in arguments if name in named]
     ordered = order + [name for name in named if name not in order]
-    rows = {name: named[name].shape[0] for name in ordered}
+    rows = {name: named[name].shape[batch_dims.get(name, 0)] for name in ordered}
     if len(set(rows.values())) > 1:
         sizes = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
+        if batch_dims:
+            dims = ", ".join(f"{batch_dims.get(name, 0)} of '{name}'" for name in ordered)
+            raise ValueError(
+                f"example_inputs: {sizes} rows (expected the same size of the batch: dim {dims})"
+            )
         raise ValueError(
             f"example_inputs: {sizes} rows (expected the same dim 0, the batch, for all inputs); "
             f"split a list over the whole batch, such as edges or offsets, into one padded row each"
@@ -140,7 +149,7 @@ def _check_complete(named: Mapping[str, Any], arguments: Mapping[str, Any]) -> N
             )
 
 
-def _check_input(name: str, value: Any) -> None:
+def _check_input(name: str, value: Any, batch_dim: int) -> None:
     if not isinstance(value, torch.Tensor):
         raise ExportError(
             f"input '{name}' is {type_with_article(value)} (expected a tensor): set other "
@@ -153,7 +162,12 @@ def _check_input(name: str, value: Any) -> None:
         )
     if value.dim() == 0:
         raise ExportError(f"input '{name}' has no dims (expected the batch as dim 0)")
-    if value.shape[0] == 0:
+    if value.dim() <= batch_dim:
+        raise ValueError(
+            f"batch_dim['{name}']: {batch_dim}, but input '{name}' has the shape "
+            f"{list(value.shape)} (expected a dim from 0 to {value.dim() - 1})"
+        )
+    if value.shape[batch_dim] == 0:
         raise ValueError(f"input '{name}' has no rows (expected at least one)")
 
 

@@ -122,8 +122,13 @@ def sizes_suffix(sizes: Sizes) -> str:
     return f" with {text}" if text else ""
 
 
-def parse(dynamic: Any, inputs: Mapping[str, torch.Tensor]) -> VariableSizes:
+def parse(
+    dynamic: Any, inputs: Mapping[str, torch.Tensor], batch_dims: Mapping[str, int]
+) -> VariableSizes:
     """Returns the variable dims that the argument `dynamic` of `braid.export` declares.
+
+    inputs, dynamic: with the batch at `batch_dims`, by input, or else at dim 0. The result is for
+        inputs with the batch at dim 0.
 
     Raises TypeError or ValueError if it is not valid, or if the example does not fit.
     """
@@ -147,7 +152,7 @@ def parse(dynamic: Any, inputs: Mapping[str, torch.Tensor]) -> VariableSizes:
             )
         for dim, declared in of_input.items():
             where = f"dynamic['{name}'][{dim}]"
-            place = _check_dim(where, dim, inputs[name])
+            place = _check_dim(where, dim, inputs[name], batch_dims.get(name, 0))
             symbol, factor = _read(where, declared)
             _add(where, symbol, symbols)
             if place in dims.setdefault(name, {}):
@@ -158,16 +163,24 @@ def parse(dynamic: Any, inputs: Mapping[str, torch.Tensor]) -> VariableSizes:
     names = [each.symbol for of_input in ordered.values() for each in of_input.values()]
     variable = VariableSizes({name: symbols[name] for name in names}, ordered)
     _check_example(variable, inputs)
-    return variable
+    return VariableSizes(
+        variable.symbols,
+        {
+            name: {dim + (dim < batch_dims.get(name, 0)): each for dim, each in of_input.items()}
+            for name, of_input in ordered.items()
+        },
+    )
 
 
-def _check_dim(where: str, dim: Any, example: torch.Tensor) -> int:
+def _check_dim(where: str, dim: Any, example: torch.Tensor, batch_dim: int) -> int:
     whole = isinstance(dim, int) and not isinstance(dim, bool)
     if not whole or not -example.dim() <= dim < example.dim():
-        raise ValueError(f"{where}: expected a dim from 1 to {example.dim() - 1}")
+        others = f"0 to {example.dim() - 1}, without {batch_dim}"
+        expected = others if batch_dim else f"1 to {example.dim() - 1}"
+        raise ValueError(f"{where}: expected a dim from {expected}")
     place = dim % example.dim()
-    if place == 0:
-        raise ValueError(f"{where}: dim 0 is the batch, which takes any size")
+    if place == batch_dim:
+        raise ValueError(f"{where}: dim {batch_dim} is the batch, which takes any size")
     return place
 
 

@@ -137,7 +137,7 @@ WEIGHTS = [
 HEADS = [
     manifest("other_format", "format", "other-pair", "format", "other-pair"),
     manifest("chain_unknown", "chains", [["stem", "head"]], "chains", "stem"),
-    manifest("other_schema", "schema_version", 3, "schema_version: 3", "expected 1", "braid.export"),
+    manifest("other_schema", "schema_version", 4, "schema_version: 4", "expected 1", "braid.export"),
     manifest("schema_text", "schema_version", "1", "schema_version: expected an integer"),
     manifest("no_schema", "schema_version", GONE, 'has no "schema_version"'),
     manifest("no_torch", "torch_version", GONE, 'has no "torch_version"'),

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import braid
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
-from e2e.support import long_training, oracle, training
+import tritonclient.grpc as triton
+import tritonclient.utils.shared_memory as shm
+from e2e.support import durable, jobs, long_training, oracle, training
+from e2e.support.inference import infer_input
+from e2e.support.jobs import JobServer
 from e2e.support.long_training import Batch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,6 +25,9 @@ STEPS = 20
 # Not divisible by 2 or 3.
 ROWS = 11
 LENGTHS = (5, 1, 9, 11)
+# Of the rows of a dataset.
+LENGTH = 5
+SECONDS = 120
 ADAM = {"name": "Adam", "lr": 1e-2}
 FORMATS = ("pair", "torchscript")
 
@@ -81,6 +90,20 @@ def inputs_of(name: str, rows: int, length: int, seed: int = 0) -> dict[str, Ten
     return {"x": numbers(length, rows, 8), "mask": mask}
 
 
+def export(path: Path, name: str, format: str) -> None:
+    result = braid.export(
+        make(name),
+        inputs_of(name, 4, 7),
+        path,
+        format=format,
+        precisions=[],
+        output_names=["y", "state"],
+        dynamic=DYNAMIC[name],
+        batch_dim=BATCH_DIMS[name],
+    )
+    assert result.format == format
+
+
 def outputs_in_pytorch(name: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     with torch.no_grad():
         return dict(zip(("y", "state"), make(name).eval()(**inputs)))
@@ -92,17 +115,7 @@ def client_of(
 ) -> Iterator[Callable[[int], braid.Client]]:
     directory = tmp_path_factory.mktemp("batch_dim")
     for name, format in CASES:
-        result = braid.export(
-            make(name),
-            inputs_of(name, 4, 7),
-            directory / "models" / f"{name}-{format}",
-            format=format,
-            precisions=[],
-            output_names=["y", "state"],
-            dynamic=DYNAMIC[name],
-            batch_dim=BATCH_DIMS[name],
-        )
-        assert result.format == format
+        export(directory / "models" / f"{name}-{format}", name, format)
     with long_training.clients_of(directory / "models", directory / "run") as get:
         yield get
 
@@ -313,3 +326,87 @@ def test_a_published_version_keeps_the_batch_dim(client_of: Callable[[int], brai
     ) as trainer:
         trainer.publish()
     assert_equals_pytorch(client.infer("transformer-pair", given), "transformer", given)
+
+
+def test_fit_equals_pytorch(
+    client_of: Callable[[int], braid.Client]
+) -> None:
+    made = list(batches("recurrent"))[: len(LENGTHS)]
+    result = braid.fit(client_of(1), "recurrent-pair", made, loss="mse", optimizer=ADAM)
+    wanted = long_training.in_pytorch(make("recurrent"), iter(made), ADAM, loss_of)
+    np.testing.assert_allclose(result.losses, wanted.losses, rtol=0, atol=1e-12)
+    result.trainer.delete()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
+    """Has rows.parquet with the columns x [LENGTH, 8], mask [LENGTH] and target [LENGTH, 2]."""
+    directory = tmp_path_factory.mktemp("batch_dim_jobs")
+    export(directory / "models/transformer", "transformer", "pair")
+    with jobs.serving(directory, allow_client_shared_memory="true") as server:
+        given = inputs_of("transformer", 4 * ROWS, LENGTH)
+        x, mask = given["x"].transpose(0, 1), given["mask"]
+        columns = {"x": x, "mask": mask, "target": x[..., :2].sin()}
+        table = pa.table({name: nested(value.numpy()) for name, value in columns.items()})
+        pq.write_table(table, server.tables / "rows.parquet")
+        yield server
+
+
+def nested(rows: np.ndarray) -> pa.Array:
+    """Returns a column of fixed-size lists."""
+    column = pa.array(rows.reshape(-1))
+    for size in reversed(rows.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def test_jobs_read_and_write_single_rows(server: JobServer) -> None:
+    """A row of a dataset has no batch dimension, so its layout is that of the model without it."""
+    given = inputs_of("transformer", 4 * ROWS, LENGTH)
+    data = {"path": "rows.parquet", "inputs": {"x": "x", "mask": "mask"}}
+    with durable.connect(server) as client:
+        scored = client.jobs.infer("transformer", data=data, output={"path": "y.parquet"})
+        scores = pq.read_table(scored.wait(timeout=SECONDS).result.output)
+        wanted = outputs_in_pytorch("transformer", given)["y"].transpose(0, 1)
+        np.testing.assert_allclose(scores["y"].to_pylist(), wanted, rtol=0, atol=1e-12)
+
+        trained = client.jobs.train(
+            "transformer", data={**data, "targets": {"target": "target"}, "shuffle": False},
+            batch_size=ROWS, epochs=2, loss="mse", optimizer=ADAM,
+        )  # fmt: skip
+        trained.wait(timeout=SECONDS)
+        losses = trained.metrics(["loss"])["loss"].values
+    cut = [
+        {"x": given["x"][:, at : at + ROWS], "mask": given["mask"][at : at + ROWS]}
+        for at in range(0, 4 * ROWS, ROWS)
+    ]
+    made = [(each, {"target": each["x"][..., :2].sin()}) for each in cut]
+    run = long_training.in_pytorch(make("transformer"), iter(2 * made), ADAM, loss_of)
+    np.testing.assert_allclose(losses, run.losses, rtol=0, atol=1e-9)
+
+
+def test_shared_memory_has_the_batch_where_clients_have_it(server: JobServer) -> None:
+    given = inputs_of("transformer", 3, LENGTH)
+    wanted = outputs_in_pytorch("transformer", given)["y"].numpy()
+    key = f"/batch_dim_{server.process.pid}"
+    size = given["x"].nbytes + wanted.nbytes
+    region = shm.create_shared_memory_region("rows", key, size)
+    try:
+        shm.set_shared_memory_region(region, [given["x"].numpy()])
+        with triton.InferenceServerClient(server.address) as client:
+            client.register_system_shared_memory("rows", key, size)
+            x = triton.InferInput("x", list(given["x"].shape), "FP64")
+            x.set_shared_memory("rows", given["x"].nbytes)
+            y = triton.InferRequestedOutput("y")
+            y.set_shared_memory("rows", wanted.nbytes, offset=given["x"].nbytes)
+            reply = client.infer(
+                "transformer", [x, infer_input("mask", given["mask"].numpy())], outputs=[y]
+            )
+            assert list(reply.get_output("y").shape) == list(wanted.shape)
+            found = shm.get_contents_as_numpy(
+                region, np.float64, list(wanted.shape), offset=given["x"].nbytes
+            )
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+            client.unregister_system_shared_memory()
+    finally:
+        shm.destroy_shared_memory_region(region)

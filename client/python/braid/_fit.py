@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from braid import _specs
+from braid import _infer, _specs
 from braid._job_progress import ProgressBar
 from braid._requests import Tensors
 from braid.errors import BraidError
@@ -92,7 +92,7 @@ def fit(
         evaluations = []
         with report:
             for epoch in range(1, epochs + 1):
-                _train(trainer, batches.of(dataloader, "dataloader", epoch), depth, report)
+                _train(trainer, batches, batches.of(dataloader, "dataloader", epoch), depth, report)
                 if evaluate is not None:
                     held_out = batches.of(evaluate, "evaluate", epoch)
                     evaluations.append(trainer.evaluate(held_out, metrics=metrics))
@@ -106,13 +106,14 @@ def fit(
     return FitResult(trainer, np.array(report.losses), tuple(evaluations), version)
 
 
-def _train(trainer: Trainer, batches: Iterator[_Batch], depth: int, report: _Report) -> None:
+def _train(
+    trainer: Trainer, batches: _Batches, epoch: Iterator[_Batch], depth: int, report: _Report
+) -> None:
     """Runs the steps of an epoch, and reports each."""
     in_flight: deque[tuple[Future[StepResult], int]] = deque()
     with trainer.stream(depth) as stream:
-        for inputs, targets in batches:
-            rows = len(next(iter(inputs.values()))) if inputs else 0
-            in_flight.append((stream.step(inputs, targets), rows))
+        for inputs, targets in epoch:
+            in_flight.append((stream.step(inputs, targets), batches.rows(inputs)))
             while in_flight and in_flight[0][0].done():
                 future, rows = in_flight.popleft()
                 report.step(future.result(), rows)
@@ -132,6 +133,13 @@ class _Batches:
         names = [name for loss in losses for name in _specs.target_names(loss)]
         self._targets = list(dict.fromkeys(names))
         self._inputs = [each.name for each in client.model_metadata(info.model).inputs]
+        self._batch_dims = _infer.batch_dims(client._channel, info.model)
+
+    def rows(self, inputs: Tensors) -> int:
+        """Returns the number of rows of a batch."""
+        for name, tensor in inputs.items():
+            return sum(np.shape(tensor)[self._batch_dims.get(name, 0) :][:1])
+        return 0
 
     def of(self, loader: Iterable[Any], field: str, epoch: int) -> Iterator[_Batch]:
         """Yields the batches of an epoch. Raises ValueError if there are none.

@@ -6,6 +6,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import braid
+from braid import _fit
 
 OPTIONS = {"loss": "cross_entropy", "optimizer": "SGD"}
 
@@ -86,6 +87,14 @@ def test_wrong_batches_and_loaders_are_errors(client, server):
     with pytest.raises(ValueError, match="3 tensors"):
         braid.fit(client, "fashion", [3 * (np.zeros(2),)], name="kept", **OPTIONS)
     assert list(server.trainers) == ["kept"]
+
+
+def test_rows_are_counted_along_the_batch(client, server):
+    server.batch_dims = {"x": 1}
+    trainer = client.create_trainer("fashion", **OPTIONS)
+    batches = _fit._Batches(client, trainer)
+    assert batches.rows({"x": np.zeros((3, 5, 2))}) == 5
+    assert batches.rows({"other": np.zeros((3, 5, 2))}) == 3
 
 
 def test_progress_bar(client, capsys):

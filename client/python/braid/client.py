@@ -149,8 +149,8 @@ class Client:
 
         inputs: numpy arrays, torch tensors on any device, or array-likes, by name. Dtypes must
             match the model's. Dim 0, or the model's `batch_dim`, is the batch and has the same size
-            for all inputs. For an input that the server decodes, a list or an array of objects with one bytes or str per row:
-            the content of an image file (not its path), or a text.
+            for all inputs. For an input that the server decodes, a list or an array of objects
+            with one bytes or str per row: the content of an image file (not its path), or a text.
         version: number or label of a version; None: the pinned version, or else the newest.
         outputs: names of the outputs to return; None: all.
         batch_size: maximum rows of a call to the server; the outputs of several calls are joined.

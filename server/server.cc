@@ -274,6 +274,7 @@ class Server::Parts {
       return false;
     }
     Log(LogModule::kServer).info("drained: no requests in flight, saving trainers");
+    publisher_->Flush();
     if (!trainers_->SaveAll()) {
       return false;
     }
@@ -365,11 +366,12 @@ class Server::Parts {
   void SaveIdleTrainers() {
     const auto saved = std::make_shared<absl::Notification>();
     std::thread([this, saved] {
+      publisher_->Flush();
       trainers_->SaveAll();
       saved->Notify();
     }).detach();
     if (!saved->WaitForNotificationWithTimeout(kFinalSaveTimeout)) {
-      Log(LogModule::kServer).error("trainers that are still busy were not saved");
+      Log(LogModule::kServer).error("trainers that are still busy, or versions, were not saved");
     }
   }
 

@@ -515,7 +515,7 @@ def publish(bench: Bench) -> None:
         def publish_once() -> float:
             run.run(1)
             start = time.perf_counter()
-            run.trainer.publish()
+            run.trainer.publish(wait_durable=True)
             return time.perf_counter() - start
 
         results = alternate(

@@ -97,8 +97,13 @@ absl::Status RegistryTrainer::RestoreBest(const std::string& checkpoint) {
 }
 
 absl::StatusOr<int64_t> RegistryTrainer::Publish(int64_t step) {
-  BRAID_ASSIGN_OR_RETURN(const OperationResult result,
-                         Run(MakeOperation(OperationKind::kPublish, step + 1)));
+  Operation operation = MakeOperation(OperationKind::kPublish, step + 1);
+  operation.wait_durable = true;
+  BRAID_ASSIGN_OR_RETURN(const OperationResult result, Run(std::move(operation)));
+  if (result.durability.durability == Durability::kFailed) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "version ", result.version, " is served, but was not written: ", result.durability.reason));
+  }
   return result.version;
 }
 

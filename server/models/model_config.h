@@ -1,6 +1,7 @@
 // Configuration of a model: names, datatypes and shapes of its tensors, batching and placement.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/base/data_type.h"
+#include "server/base/durability.h"
 #include "server/decode/decode_spec.h"
 
 namespace braid {
@@ -185,6 +187,9 @@ struct ModelConfig {
   std::map<std::string, std::string> scalars;
   // Origin of a published version: "trainer", "step", "sequence", "checkpoint" and "created".
   std::map<std::string, std::string> origin;
+  // Whether the files of a published version are on disk, which changes while it is served.
+  // nullptr: not a published version.
+  std::shared_ptr<const std::atomic<Durability>> durability;
   // True if a configuration declares the batch dimension, false if it was derived from the file.
   bool batching_declared = false;
   RowIndependence row_independence = RowIndependence::kUnproven;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/base/status.h"
+#include "server/rpc/durability_message.h"
 
 namespace braid {
 namespace {
@@ -54,6 +55,8 @@ void WriteVersion(const std::string& model, const VersionInfo& info, ModelVersio
   message->set_serving(info.serving);
   message->set_pinned(info.pinned);
   message->mutable_labels()->Add(info.labels.begin(), info.labels.end());
+  message->set_durability(ToMessage(info.durability.durability));
+  message->set_durability_reason(info.durability.reason);
   if (info.created != absl::InfinitePast()) {
     message->set_created(absl::ToDoubleSeconds(info.created - absl::UnixEpoch()));
   }

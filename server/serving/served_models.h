@@ -128,6 +128,7 @@ class ServedModels {
 
   // All workers of the server.
   const std::vector<Worker*>& workers() const { return workers_; }
+  Metrics* metrics() const { return metrics_; }
   // Results of row independence tests of versions loaded earlier.
   RowTestCache* row_tests() { return row_tests_.get(); }
 

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -18,11 +19,33 @@ constexpr char kPinned[] = "version";
 constexpr char kNewest[] = "newest";
 constexpr char kLabels[] = "labels";
 constexpr char kUsed[] = "used";
+constexpr char kReserved[] = "reserved";
 constexpr int64_t kMaxBytes = int64_t{64} << 20;
 
 int64_t NumberIn(const Json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+}
+
+std::string TextIn(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+ReservedVersion ReservedFromJson(const Json& object) {
+  return {.version = NumberIn(object, "version"),
+          .trainer_id = TextIn(object, "trainer_id"),
+          .last_operator = TextIn(object, "last_operator"),
+          .sequence = NumberIn(object, "sequence"),
+          .weights_checksum = TextIn(object, "weights_checksum")};
+}
+
+Json ToJson(const ReservedVersion& reserved) {
+  return {{"version", reserved.version},
+          {"trainer_id", reserved.trainer_id},
+          {"last_operator", reserved.last_operator},
+          {"sequence", reserved.sequence},
+          {"weights_checksum", reserved.weights_checksum}};
 }
 
 VersionChoices FromJson(const Json& object) {
@@ -33,6 +56,13 @@ VersionChoices FromJson(const Json& object) {
     for (const auto& [label, version] : labels->items()) {
       if (version.is_number_integer()) {
         choices.labels[label] = version.get<int64_t>();
+      }
+    }
+  }
+  if (const auto found = object.find(kReserved); found != object.end() && found->is_array()) {
+    for (const Json& reserved : *found) {
+      if (reserved.is_object()) {
+        choices.reserved.push_back(ReservedFromJson(reserved));
       }
     }
   }
@@ -50,6 +80,9 @@ Json ToJson(const VersionChoices& choices) {
   }
   if (choices.used != 0) {
     object[kUsed] = choices.used;
+  }
+  for (const ReservedVersion& reserved : choices.reserved) {
+    object[kReserved].push_back(ToJson(reserved));
   }
   return object;
 }

@@ -1,7 +1,7 @@
 // Choices about the versions of models that survive a restart.
 //
 //   <data_dir>/serving.json   {"<model>": {"version": 3, "newest": 5, "labels": {"stable": 2},
-//                                          "used": 7}}
+//                                          "used": 7, "reserved": [{"version": 7, ...}]}}
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -18,6 +19,18 @@
 #include "absl/synchronization/mutex.h"
 
 namespace braid {
+
+// Number of a version that a trainer published, which a retry of the operation gets again.
+struct ReservedVersion {
+  int64_t version = 0;
+  // See VersionOrigin.
+  std::string trainer_id = {};
+  std::string last_operator = {};
+  int64_t sequence = 0;
+  std::string weights_checksum = {};
+
+  friend bool operator==(const ReservedVersion& a, const ReservedVersion& b) = default;
+};
 
 // Choices about one model.
 struct VersionChoices {
@@ -28,6 +41,8 @@ struct VersionChoices {
   std::map<std::string, int64_t> labels = {};
   // Highest number that was assigned and need not have a version.
   int64_t used = 0;
+  // Published versions without files, by number: they were not written yet, or never.
+  std::vector<ReservedVersion> reserved = {};
 
   friend bool operator==(const VersionChoices& a, const VersionChoices& b) = default;
 };

@@ -200,6 +200,26 @@ struct MetricTable {
                        "Rows inferred for jobs. The other metrics of this group do not count "
                        "jobs."};
 
+  Gauges pending_versions{&table,
+                          MetricGroup::kInference,
+                          "braid_versions_pending",
+                          {"model"},
+                          "Published versions that are served and not durable yet."};
+  Counters version_writes{&table,
+                          MetricGroup::kInference,
+                          "braid_version_writes_total",
+                          {"model", "outcome"},
+                          "Published versions by outcome: durable, superseded (replaced before it "
+                          "was written, so not written) or failed (not written; it is served until "
+                          "another version replaces it)."};
+  Histograms version_write_duration{&table,
+                                    MetricGroup::kInference,
+                                    "braid_version_write_duration_seconds",
+                                    {"model"},
+                                    "Time from when a published version was served until it was "
+                                    "durable.",
+                                    Latencies()};
+
   Counters busy{&table,
                 MetricGroup::kDevices,
                 "braid_device_busy_seconds_total",

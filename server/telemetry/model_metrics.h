@@ -37,6 +37,11 @@ class ModelMetrics {
   void CountDecoded(int64_t rows, absl::Duration busy);
   // Counts a request with a row that could not be decoded.
   void CountDecodeFailure();
+  // Adds `delta` to the number of published versions that are not durable yet.
+  void AddPendingVersions(int64_t delta);
+  // Counts a published version with the outcome "durable", "superseded" or "failed", which it had
+  // `duration` after it was served.
+  void CountVersion(absl::string_view outcome, absl::Duration duration);
 
  private:
   // Keeps the series of a model.
@@ -52,6 +57,8 @@ class ModelMetrics {
     const std::string model_;
   };
 
+  MetricTable& table_;
+  const std::string model_;
   const Hold hold_;
   prometheus::Gauge& queue_rows_;
   prometheus::Histogram& queue_duration_;

@@ -67,6 +67,10 @@ def trainer(metric: str, values: str, labels: str = "") -> dict[str, str]:
     return {f'braid_{metric}{{{SERVER},trainer="t"{labels}}}': values}
 
 
+def versions(outcome: str, values: str) -> dict[str, str]:
+    return {f'braid_version_writes_total{{{SERVER},model="m",outcome="{outcome}"}}': values}
+
+
 def job(metric: str, values: str) -> dict[str, str]:
     return {f'braid_job_{metric}{{{SERVER},job_id="nightly",kind="train",model="m"}}': values}
 
@@ -218,6 +222,10 @@ CASES = [
          "A crash would lose all progress since the last successful checkpoint."),
     Case("BraidCheckpointFailed", trainer("checkpoints_total", "0+1x200", ',outcome="written"'),
          LATER),
+    Case("BraidVersionNotWritten", versions("failed", "0x10 1x200"), LATER,
+         {"model": "m", "outcome": "failed"}, "Versions of model m are not written on a:1",
+         "A published version is served, but would be lost when the server ends."),
+    Case("BraidVersionNotWritten", versions("superseded", "0+1x200"), LATER),
     Case("BraidCheckpointOld",
          {**trainer(WRITTEN, "0x200"), **trainer("training_steps_total", "0+9x200")}, LONG,
          OF_TRAINER, "Trainer t of a:1 has no recent checkpoint",

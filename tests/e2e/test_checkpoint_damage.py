@@ -235,14 +235,20 @@ def test_training_continues_when_the_disk_is_full(tmp_path: Path, format: str) -
             assert trainer.list_checkpoints() == [saved]
             assert trainer.info().durable_sequence == 0
             assert sorted(server.checkpoints("noisy").iterdir()) == before
-            with pytest.raises(braid.ResourceExhausted):
-                trainer.publish()
+            assert trainer.publish() == 2
+            with pytest.raises(braid.DataLoss, match="version 3 .* not written: .*model.pt"):
+                trainer.publish(wait_durable=True)
+            served = client.list_versions("noisy")[-1]
+            assert (served.version, served.serving, served.durability) == (3, True, "failed")
+            assert "model.pt" in served.durability_reason
+            assert "version 3 is served, but was not written to the data directory" in server.log
             with pytest.raises(braid.ResourceExhausted):
                 create(client, "unborn")
             assert [info.name for info in client.trainers()] == ["noisy", "twin"]
-        # The failed publication used no version number and left no files.
-        assert trainer.publish() == 2
-        assert trainer.save_checkpoint().sequence == 4
+        # The versions that were not written left no files.
+        assert trainer.publish(wait_durable=True) == 4
+        assert [path.name for path in (server.data / "models/noisy").iterdir()] == ["4"]
+        assert trainer.save_checkpoint().sequence == 6
         create(client, "unborn")
         step(twin, 0, 1, 2)
         assert_same_bits(trainer.state_dict(), twin.state_dict())

@@ -118,7 +118,7 @@ def test_deletion_removes_the_trainers_files(server: DurableServer, client: brai
     trainer = create(client, "deleted")
     step(trainer, 0)
     trainer.save_checkpoint()
-    trainer.publish()
+    trainer.publish(wait_durable=True)
     step(create(client, "idle", idle_timeout=1), 0)
     wait_until(lambda: names(client) == ["deleted"])
     for name in ("deleted", "idle"):

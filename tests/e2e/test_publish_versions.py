@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,11 +61,11 @@ def served_version(server: DurableServer) -> int:
 
 
 def publish(client: braid.Client, trainer: braid.Trainer, count: int) -> dict[int, bytes]:
-    """Publishes `count` versions, each after another step. Returns the reply of each to X."""
+    """Publishes `count` durable versions, each after another step. Returns the reply of each to X."""
     versions = {}
     for number in range(count):
         step(trainer, number)
-        version = trainer.publish()
+        version = trainer.publish(wait_durable=True)
         versions[version] = outputs(client)
     assert len(set(versions.values())) == count, "the versions give the same outputs"
     return versions
@@ -108,8 +109,9 @@ def test_configuration_has_the_origin_of_a_version(
     assert origin(server) == ("", "", "")
     trainer = create(client)
     step(trainer, 0, 1)
-    trainer.publish()
+    trainer.publish(wait_durable=True)
     assert origin(server) == ("publisher", "2", "")
+    assert client.model_metadata("noisy").origin["durability"] == "durable"
     step(trainer, 2)
     saved = trainer.save_checkpoint()
     trainer.publish()
@@ -212,7 +214,7 @@ def test_publication_is_idempotent_after_a_crash(
     """The trainer is rolled back and repeats the publication: one version, not two."""
     trainer = create(client, checkpoint_every=100)
     step(trainer, 0, 1)
-    assert trainer.publish() == 2
+    assert trainer.publish(wait_durable=True) == 2
     published = outputs(client)
     server.start_again()
     assert client.trainer("publisher").info().applied_sequence == 0
@@ -222,6 +224,33 @@ def test_publication_is_idempotent_after_a_crash(
     assert listed == ["2"]
     assert outputs(client) == published
     assert trainer.publish() == 3
+
+
+def test_version_is_served_before_it_is_durable(
+    server: DurableServer, client: braid.Client
+) -> None:
+    trainer = create(client)
+    step(trainer, 0)
+    version = trainer.publish()
+    assert served_version(server) == version
+    deadline = time.monotonic() + SECONDS
+    while client.list_versions("noisy")[-1].durability != "durable":
+        assert time.monotonic() < deadline
+    assert (server.data / "models/noisy" / str(version) / "manifest.json").exists()
+    metric = f'braid_version_writes_total{{model="noisy",outcome="durable"}} 1'
+    assert metric in urllib.request.urlopen(server.metrics_url).read().decode()
+
+
+def test_shutdown_waits_until_versions_are_written(
+    server: DurableServer, client: braid.Client
+) -> None:
+    trainer = create(client)
+    step(trainer, 0)
+    assert trainer.publish() == 2
+    published = outputs(client)
+    server.start_again(signal.SIGTERM)
+    assert served_version(server) == 2
+    assert outputs(client) == published
 
 
 def test_recorded_publication_survives_a_restart(
@@ -243,7 +272,7 @@ def test_different_weights_get_a_new_version(server: DurableServer, client: brai
     trainer = create(client)
     start = trainer.save_checkpoint()
     step(trainer, 0)
-    assert trainer.publish() == 2
+    assert trainer.publish(wait_durable=True) == 2
     published = outputs(client)
     trainer.restore_checkpoint(start.name)
     step(trainer, 1)

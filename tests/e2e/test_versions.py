@@ -51,7 +51,7 @@ def versions(client: braid.Client) -> dict[int, braid.ModelVersion]:
 def publish(client: braid.Client) -> int:
     trainer = client.create_trainer(MODEL, name="t", loss="mse", optimizer="SGD")
     trainer.step({"x": X}, {"target": X})
-    return trainer.publish()
+    return trainer.publish(wait_durable=True)
 
 
 def test_pin_survives_a_restart_and_unpin_serves_a_later_export(
@@ -181,7 +181,7 @@ def test_restart_without_a_version_folder_that_loads_serves_stored_versions(
     expected = {}
     for _ in range(2):
         trainer.step({"x": X}, {"target": X})
-        version = trainer.publish()
+        version = trainer.publish(wait_durable=True)
         expected[version] = answer(client)
     assert len(set(expected.values())) == 2
     # Without it, a publication after the kill could be taken for a retry of the last one.

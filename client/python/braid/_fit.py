@@ -69,7 +69,7 @@ def fit(
         the targets.
     evaluate: DataLoader to evaluate on after each epoch.
     metrics: metrics of the evaluations besides the loss, as for `Trainer.evaluate`.
-    publish: publish the weights at the end.
+    publish: publish the weights at the end, and wait until the version is durable.
     depth: steps in flight.
     progress: show a progress bar on stderr; None: if it is a terminal.
     options: arguments of `Client.create_trainer`, such as `loss` and `optimizer`. Without `name`,
@@ -97,7 +97,7 @@ def fit(
                     held_out = batches.of(evaluate, "evaluate", epoch)
                     evaluations.append(trainer.evaluate(held_out, metrics=metrics))
                 report.end_epoch(evaluations[-1] if evaluations else None)
-        version = trainer.publish() if publish else None
+        version = trainer.publish(wait_durable=True) if publish else None
     except BaseException:
         if is_temporary:
             with contextlib.suppress(BraidError):  # The first error is the one to report.

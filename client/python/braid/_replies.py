@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from braid import _options, _specs, _tensors
-from braid.errors import Internal
+from braid.errors import DataLoss, Internal
 from braid.results import (
     Checkpoint,
     Chunk,
@@ -21,6 +21,7 @@ from braid.results import (
     OperationResult,
     StepResult,
     TrainerInfo,
+    durability_name,
 )
 
 
@@ -53,7 +54,13 @@ def lost_result(kind: type[OperationResult], sequence: int, status: Any) -> Oper
     return kind(**fields)
 
 
-def published_version(reply: Any) -> int:
+def published_version(reply: Any, wait_durable: bool) -> int:
+    """Returns the version. Raises DataLoss if the call waited for it and it was not written."""
+    if wait_durable and durability_name(reply) in ("failed", "superseded"):
+        raise DataLoss(
+            f"version {reply.version} of model '{reply.model}' was published, but not written: "
+            f"{reply.durability_reason}"
+        )
     return int(reply.version)
 
 

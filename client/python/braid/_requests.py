@@ -115,8 +115,8 @@ def backward() -> Any:
     return TRAINING["Backward"].request()
 
 
-def publish(model: str | None) -> Any:
-    return TRAINING["Publish"].request(target_model=model or "")
+def publish(model: str | None, wait_durable: bool) -> Any:
+    return TRAINING["Publish"].request(target_model=model or "", wait_durable=wait_durable)
 
 
 def _set_hyper_parameters(

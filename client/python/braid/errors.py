@@ -127,7 +127,8 @@ class Unavailable(BraidError):
 
 
 class DataLoss(BraidError):
-    """A trainer's update was interrupted, or a stream of weights is incomplete."""
+    """A trainer's update was interrupted, a stream of weights is incomplete, or a published version
+    was not written."""
 
     code = grpc.StatusCode.DATA_LOSS
 

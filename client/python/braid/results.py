@@ -206,6 +206,11 @@ class ModelVersion:
     labels: labels that point at the version, sorted.
     created: creation time in UTC; for "exported", the modification time of the model file; None:
         unknown.
+    durability: state of the version's files: "durable": on disk; "pending": being written, lost if
+        the server crashes now; "superseded": replaced before it was written, so it has no files;
+        "failed": could not be written, served until it is replaced; "none": the server has no data
+        directory; "unspecified": the server is older than this package.
+    durability_reason: why, for "superseded" and "failed".
     """
 
     model: str
@@ -219,6 +224,8 @@ class ModelVersion:
     pinned: bool
     labels: tuple[str, ...]
     created: datetime | None
+    durability: str = "unspecified"
+    durability_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -239,9 +246,9 @@ class ModelMetadata:
     """Metadata of a model.
 
     versions: served versions.
-    origin: of a version that a trainer published: "trainer", "step", "sequence", "created" and
-        "checkpoint", which is empty if none holds the same state. Empty for a version from the
-        repository.
+    origin: of a version that a trainer published: "trainer", "step", "sequence", "created",
+        "checkpoint", which is empty if none holds the same state, and "durability" (see
+        `ModelVersion`). Empty for a version from the repository.
     """
 
     name: str
@@ -297,6 +304,12 @@ def model_metadata(proto: Any, config: Any) -> ModelMetadata:
     )
 
 
+def durability_name(proto: Any) -> str:
+    """Returns the state of the files of a PublishResponse or ModelVersion, for example "pending"."""
+    names = proto.DESCRIPTOR.fields_by_name["durability"].enum_type.values_by_number
+    return str(names[proto.durability].name).removeprefix("DURABILITY_").lower()
+
+
 def model_versions(proto: Any) -> list[ModelVersion]:
     """Converts a braid.v1.ListVersionsResponse."""
     return [
@@ -312,6 +325,8 @@ def model_versions(proto: Any) -> list[ModelVersion]:
             pinned=each.pinned,
             labels=tuple(each.labels),
             created=datetime.fromtimestamp(each.created, timezone.utc) if each.created else None,
+            durability=durability_name(each),
+            durability_reason=each.durability_reason,
         )
         for each in proto.versions
     ]

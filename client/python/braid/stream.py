@@ -129,9 +129,10 @@ class Stream:
         lost = partial(_replies.lost_result, OperationResult)
         return self._submit("OptimStep", request, _replies.operation_result, lost)
 
-    def publish(self, model: str | None = None) -> Future[int]:
+    def publish(self, model: str | None = None, *, wait_durable: bool = False) -> Future[int]:
         """Submits a publication; see `Trainer.publish`. Later operations wait for its reply."""
-        return self._submit("Publish", _requests.publish(model), _replies.published_version, None)
+        result = partial(_replies.published_version, wait_durable=wait_durable)
+        return self._submit("Publish", _requests.publish(model, wait_durable), result, None)
 
     def _submit(
         self,

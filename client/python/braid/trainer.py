@@ -177,15 +177,29 @@ class Trainer:
         reply = self._handle.operate("Backward", _requests.backward(), timeout, tensors)
         return _replies.operation_result(reply)
 
-    def publish(self, model: str | None = None, *, timeout: float | None = None) -> int:
+    def publish(
+        self,
+        model: str | None = None,
+        *,
+        wait_durable: bool = False,
+        timeout: float | None = None,
+    ) -> int:
         """Publishes the trainer's weights as the next version of a model. Returns the version.
 
         Inference serves the version before this call returns, also if another version was pinned.
+        The server then writes the version to its data directory, unless another version replaces
+        it first. `Client.list_versions` shows the state of the files in `durability`.
         model: name of a served model with the same inputs, outputs and batching; None: the
             trainer's own.
+        wait_durable: return when the version survives a crash of the server. It is then written
+            even if another version replaces it. Without effect if the server has no data
+            directory.
+        Raises DataLoss if `wait_durable` is set and the version could not be written, for example
+        because the disk is full. It is served nevertheless.
         """
-        reply = self._handle.operate("Publish", _requests.publish(model), timeout)
-        return _replies.published_version(reply)
+        request = _requests.publish(model, wait_durable)
+        reply = self._handle.operate("Publish", request, timeout)
+        return _replies.published_version(reply, wait_durable)
 
     def stream(
         self,

@@ -274,7 +274,7 @@ class FakeServer(grpc.GenericRpcHandler):
                 model="fashion", version=2, origin=kinds.ORIGIN_PUBLISHED, trainer="t", step=7,
                 state=kinds.STATE_READY, serving=True, pinned=self.pinned == 2,
                 labels=sorted(label for label, version in self.labels.items() if version == 2),
-                created=1.5,
+                created=1.5, durability=2,
             )
             reply.versions.add(
                 model="fashion", version=2, origin=kinds.ORIGIN_EXPORTED,

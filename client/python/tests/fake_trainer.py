@@ -39,6 +39,7 @@ class FakeTrainer:
         self._last = (None, None)
         self._keeps_graph = False
         self._version = 1
+        self.durability = "PENDING"  # of published versions
         self._states = {0: self._state()}
 
     def apply(self, method, request, context):
@@ -120,6 +121,9 @@ class FakeTrainer:
         if method == "Publish":
             self._version += 1
             reply.model, reply.version = self.proto.model, self._version
+            kind = type(reply).DESCRIPTOR.fields_by_name["durability"].enum_type.values_by_name
+            reply.durability = kind[f"DURABILITY_{self.durability}"].number
+            reply.durability_reason = "disk full" if self.durability == "FAILED" else ""
         if getattr(request, "report_split", False):
             self._report(request.inputs[0].shape[0], reply.status)
         return reply

@@ -114,6 +114,19 @@ def test_publish_returns_the_version(server, trainer):
     assert [request.target_model for request in server.received("Publish")] == ["", "other"]
 
 
+def test_publish_waits_until_the_version_is_durable(server, trainer):
+    fake = server.trainers["fashion"]
+    fake.durability = "DURABLE"
+    assert trainer.publish(wait_durable=True) == 2
+    with trainer.stream() as stream:
+        assert stream.publish(wait_durable=True).result() == 3
+    assert [request.wait_durable for request in server.received("Publish")] == [True, True]
+    fake.durability = "FAILED"
+    assert trainer.publish() == 4
+    with pytest.raises(braid.DataLoss, match="version 5 .* not written: disk full"):
+        trainer.publish(wait_durable=True)
+
+
 def test_attached_handle_continues_with_the_next_number(client, trainer):
     trainer.step(X, Y)
     attached = client.trainer("fashion")

@@ -21,6 +21,7 @@ def test_list_versions(server, client):
         model="fashion", version=2, origin="published", trainer="t", step=7, state="ready",
         reason="", serving=True, pinned=False, labels=("stable",),
         created=datetime.datetime(1970, 1, 1, 0, 0, 1, 500000, datetime.timezone.utc),
+        durability="pending", durability_reason="",
     )
     assert (ignored.state, ignored.reason) == ("ignored", "rename the folder to 3")
     assert client.list_versions() == [first, second, ignored]

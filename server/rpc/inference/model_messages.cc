@@ -209,6 +209,9 @@ void FillParameters(const ModelConfig& config, inference::ModelConfig* message) 
   for (const auto& [key, value] : config.origin) {
     parameters[absl::StrCat("origin.", key)].set_string_value(value);
   }
+  if (config.durability != nullptr) {
+    parameters["origin.durability"].set_string_value(std::string(NameOf(*config.durability)));
+  }
   if (config.batched() || config.row_independence == RowIndependence::kDependent) {
     parameters["row_independence"].set_string_value(std::string(NameOf(config.row_independence)));
   }

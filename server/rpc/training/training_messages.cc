@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
+#include "server/rpc/durability_message.h"
 #include "server/rpc/inference/tensor_codec.h"
 #include "server/rpc/training/fingerprint.h"
 #include "server/rpc/training/spec_messages.h"
@@ -144,6 +145,7 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::BackwardRequest& reques
 absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request) {
   Operation operation = Begin(request, OperationKind::kPublish);
   operation.target_model = request.target_model();
+  operation.wait_durable = request.wait_durable();
   return operation;
 }
 
@@ -217,6 +219,8 @@ void WriteReply(const OperationResult& result, bool with_chunks,
   WriteStatus(result, with_chunks, reply->mutable_status());
   reply->set_model(result.model);
   reply->set_version(result.version);
+  reply->set_durability(ToMessage(result.durability.durability));
+  reply->set_durability_reason(result.durability.reason);
 }
 
 void WriteCheckpoint(const CheckpointInfo& info, braid::v1::Checkpoint* message) {

@@ -10,8 +10,13 @@
 
 namespace braid {
 
-Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep)
-    : store_(std::move(store)), model_(model), keep_(keep), thread_("checkpoints") {}
+Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep,
+                           std::function<void(int64_t sequence)> wait)
+    : store_(std::move(store)),
+      model_(model),
+      keep_(keep),
+      wait_(std::move(wait)),
+      thread_("checkpoints") {}
 
 void Checkpointer::Write(TrainerCheckpoint checkpoint, Done done) {
   const absl::MutexLock lock(&mu_);
@@ -32,6 +37,7 @@ int64_t Checkpointer::waiting() const {
 }
 
 absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& checkpoint) {
+  wait_(checkpoint.progress.sequence);
   absl::StatusOr<CheckpointInfo> info;
   BRAID_RETURN_IF_ERROR(model_->With(checkpoint.tensors.model, [&](const Replica& whole) {
     std::vector<NewFile> files = CheckpointFiles(checkpoint);

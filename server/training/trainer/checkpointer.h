@@ -26,8 +26,10 @@ class Checkpointer {
   using Done = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
 
   // `model`: writes the model's files; outlives the object. `keep`: number of checkpoints to keep,
-  // 0: all.
-  Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep);
+  // 0: all. `wait`: called before a checkpoint of the state after operation `sequence` is written;
+  // returns once the operations up to it have written their own files.
+  Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep,
+               std::function<void(int64_t sequence)> wait);
 
   // Queues `checkpoint`. The background thread calls `done`.
   void Write(TrainerCheckpoint checkpoint, Done done) ABSL_LOCKS_EXCLUDED(mu_);
@@ -61,6 +63,7 @@ class Checkpointer {
   const std::unique_ptr<CheckpointStore> store_;
   HostModel* const model_;
   const int64_t keep_;
+  const std::function<void(int64_t sequence)> wait_;
 
   mutable absl::Mutex mu_;
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;

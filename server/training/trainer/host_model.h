@@ -15,7 +15,8 @@
 
 namespace braid {
 
-// Owned by a trainer. Thread-safe. Its code is that of the version that the trainer started from.
+// Shared by a trainer and the versions that it publishes, until they are written. Thread-safe. Its
+// code is that of the version that the trainer started from.
 class HostModel {
  public:
   // Copies the primary of `source`. Blocks while a worker copies.

@@ -10,6 +10,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/base/durability.h"
 #include "server/base/host_tensor.h"
 #include "server/parallel/mode.h"
 #include "server/training/trainer_spec.h"
@@ -56,6 +57,7 @@ struct Operation {
   bool keep_graph = false;                   // kForward
   std::vector<HostTensor> output_gradients;  // kBackward
   std::string target_model;                  // kPublish; empty: the trainer's
+  bool wait_durable = false;                 // kPublish: the result waits for the version's files
   bool report_split = false;
   // When the server received it.
   absl::Time received = absl::InfinitePast();
@@ -102,6 +104,8 @@ struct OperationResult {
   std::vector<HostTensor> outputs;  // kForward
   std::string model;                // kPublish
   int64_t version = 0;              // kPublish
+  // kPublish: state of the version's files. Not part of the recorded reply.
+  DurabilityState durability;
 };
 
 // An entry of the state_dict, in host memory.

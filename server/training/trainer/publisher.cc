@@ -31,6 +31,8 @@ namespace {
 
 // Choices of the users, in the data directory.
 constexpr char kChoicesFile[] = "serving.json";
+// Published versions of a model without files whose numbers a retry of the operation gets again.
+constexpr size_t kMaxReserved = 256;
 
 std::map<std::string, std::string> Describe(const VersionOrigin& origin) {
   std::map<std::string, std::string> text = {
@@ -81,6 +83,8 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Open(
   if (!data_dir.empty()) {
     BRAID_ASSIGN_OR_RETURN(VersionStore store, VersionStore::Open(data_dir));
     publisher->store_ = std::make_unique<VersionStore>(std::move(store));
+    publisher->writer_ =
+        std::make_unique<VersionWriter>(publisher->store_.get(), models->metrics());
   }
   BRAID_ASSIGN_OR_RETURN(
       publisher->choices_,
@@ -92,6 +96,16 @@ int64_t Publisher::NewestStored(const Sources& sources) {
   const auto newest = std::find_if(sources.rbegin(), sources.rend(),
                                    [](const Source& source) { return source.stored; });
   return newest != sources.rend() ? newest->version : 0;
+}
+
+int64_t Publisher::NewestFailed(const std::string& model) const {
+  int64_t newest = 0;
+  if (writer_ != nullptr) {
+    for (const auto& [version, unwritten] : writer_->List(model)) {
+      newest = unwritten.state.durability == Durability::kFailed ? version : newest;
+    }
+  }
+  return newest;
 }
 
 const Publisher::Source* Publisher::Find(const Sources& sources, int64_t version) {
@@ -139,8 +153,9 @@ absl::StatusOr<int64_t> Publisher::TakeNumber(const std::string& model, const So
 
 VersionChoices Publisher::ReadChoices(const std::string& model, const Sources& sources) const {
   VersionChoices choices = choices_->Read(model);
-  // The server stopped after it wrote a published version and before it ended the pin.
-  if (NewestStored(sources) > choices.newest) {
+  // A published version ends the pin. On disk, the pin ends with the version's files: if the server
+  // crashes before they are complete, the pinned version serves again.
+  if (std::max(NewestStored(sources), NewestFailed(model)) > choices.newest) {
     EndPin(&choices);
   }
   return choices;
@@ -167,7 +182,14 @@ absl::StatusOr<Publisher::Sources> Publisher::FindSources(const std::string& mod
     }
   }
   if (store_ != nullptr) {
-    BRAID_ASSIGN_OR_RETURN(const std::vector<int64_t> versions, store_->Versions(model));
+    // Before the versions are listed, so that one that is being written is in either list.
+    const auto unwritten = writer_->List(model);
+    BRAID_ASSIGN_OR_RETURN(std::vector<int64_t> versions, store_->Versions(model));
+    for (const auto& [version, each] : unwritten) {
+      if (each.is_pending()) {
+        versions.push_back(version);
+      }
+    }
     for (const int64_t version : versions) {
       sources[version].version = version;
       sources[version].stored = true;
@@ -182,7 +204,7 @@ absl::StatusOr<Publisher::Sources> Publisher::FindSources(const std::string& mod
 
 std::string Publisher::WhyHidden(const std::string& model, const Source& source,
                                  const Sources& sources) const {
-  const absl::StatusOr<VersionOrigin> origin = store_->ReadOrigin(model, source.version);
+  const absl::StatusOr<VersionOrigin> origin = ReadOrigin(model, source.version);
   return absl::StrCat(!origin.ok() ? "a trainer published"
                       : origin->trainer.empty()
                           ? "a client uploaded"
@@ -191,11 +213,19 @@ std::string Publisher::WhyHidden(const std::string& model, const Source& source,
                       NextNumber(model, sources), " and reload the model");
 }
 
+absl::StatusOr<VersionOrigin> Publisher::ReadOrigin(const std::string& model,
+                                                    int64_t version) const {
+  const auto unwritten = writer_->List(model);
+  const auto found = unwritten.find(version);
+  return found == unwritten.end() ? store_->ReadOrigin(model, version) : found->second.origin;
+}
+
 absl::StatusOr<LoadedVersion> Publisher::Load(const std::string& model, const Source& source,
                                               const std::optional<ModelConfig>& declared) const {
   std::string path = source.path;
   std::map<std::string, std::string> origin;
   if (source.stored) {
+    writer_->Wait(model, source.version);
     BRAID_ASSIGN_OR_RETURN(const StoredVersion stored, store_->Read(model, source.version));
     path = stored.model_path;
     origin = Describe(stored.origin);
@@ -208,6 +238,10 @@ absl::StatusOr<LoadedVersion> Publisher::Load(const std::string& model, const So
       LoadedVersion loaded,
       LoadVersion({path, absl::StrCat(repository_, "/", model), model, source.version}, declared,
                   models_->workers(), OnRowDependence::kRunAlone, models_->row_tests()));
+  if (origin.contains("trainer")) {
+    loaded.config.durability =
+        std::make_shared<const std::atomic<Durability>>(Durability::kDurable);
+  }
   loaded.origin = std::move(origin);
   return loaded;
 }
@@ -365,57 +399,128 @@ void Publisher::ServeStored(const std::string& model, const std::vector<int64_t>
   }
 }
 
-absl::StatusOr<int64_t> Publisher::StoredAs(const std::string& model,
-                                            const VersionOrigin& origin) const {
-  if (store_ == nullptr) {
-    return 0;
-  }
-  BRAID_ASSIGN_OR_RETURN(const std::vector<int64_t> versions, store_->Versions(model));
-  for (const int64_t version : versions) {
-    const absl::StatusOr<VersionOrigin> stored = store_->ReadOrigin(model, version);
-    if (stored.ok() && stored->trainer == origin.trainer &&
-        stored->trainer_id == origin.trainer_id && stored->last_operator == origin.last_operator &&
-        stored->sequence == origin.sequence &&
-        stored->weights_checksum == origin.weights_checksum) {
-      return version;
+absl::StatusOr<int64_t> Publisher::FindPublished(const std::string& model,
+                                                 const VersionOrigin& origin,
+                                                 const Sources& sources,
+                                                 const VersionChoices& choices) const {
+  const auto is_same = [&origin](const auto& other) {
+    return other.trainer_id == origin.trainer_id && other.last_operator == origin.last_operator &&
+           other.sequence == origin.sequence && other.weights_checksum == origin.weights_checksum;
+  };
+  for (const Source& source : sources) {
+    if (!source.stored) {
+      continue;
+    }
+    const absl::StatusOr<VersionOrigin> stored = ReadOrigin(model, source.version);
+    if (stored.ok() && !stored->trainer.empty() && is_same(*stored)) {
+      return source.version;
     }
   }
-  return 0;
+  const auto reserved = std::find_if(choices.reserved.begin(), choices.reserved.end(), is_same);
+  return reserved == choices.reserved.end() ? 0 : reserved->version;
 }
 
-absl::StatusOr<int64_t> Publisher::Publish(
-    const ModelConfig& config, ReplicaSet replicas, const VersionOrigin& origin,
-    const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) {
+absl::Status Publisher::ReserveFor(const VersionOrigin& origin, const std::string& model,
+                                   int64_t version, const Sources& sources) {
+  VersionChoices choices = choices_->Read(model);
+  choices.used = std::max(choices.used, version);
+  // A stored version has its origin in its folder.
+  std::erase_if(choices.reserved, [&](const ReservedVersion& reserved) {
+    const Source* source = Find(sources, reserved.version);
+    return source != nullptr && source->stored && !writer_->Find(model, reserved.version);
+  });
+  choices.reserved.push_back(
+      {version, origin.trainer_id, origin.last_operator, origin.sequence, origin.weights_checksum});
+  if (choices.reserved.size() > kMaxReserved) {
+    choices.reserved.erase(choices.reserved.begin());
+  }
+  return choices_->Write(model, choices);
+}
+
+absl::StatusOr<int64_t> Publisher::Publish(const ModelConfig& config, ReplicaSet replicas,
+                                           const VersionOrigin& origin, WithFiles files,
+                                           bool must_write) {
   const std::string& model = config.name;
+  if (writer_ != nullptr) {
+    writer_->WaitForRoom();
+  }
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const auto current, models_->FindConfig(model));
   BRAID_ASSIGN_OR_RETURN(ModelConfig reconfigured, ApplyCurrentConfig(config, *current));
   BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
   VersionChoices choices = ReadChoices(model, sources);
-  BRAID_ASSIGN_OR_RETURN(int64_t version, StoredAs(model, origin));
-  if (version != 0) {
-    if (version < NewestStored(sources) || InForce(model, sources, choices).pinned != 0) {
-      return version;  // A retry, after another version has been chosen.
-    }
-  } else {
+  BRAID_ASSIGN_OR_RETURN(int64_t version, FindPublished(model, origin, sources, choices));
+  const bool retried = version != 0;
+  if (retried && writer_ != nullptr && models_->Find(model, version).ok() &&
+      DurabilityOf(model, version).durability == Durability::kPending) {
+    return version;
+  }
+  if (retried && (version < std::max(NewestStored(sources), NewestFailed(model)) ||
+                  InForce(model, sources, choices).pinned != 0)) {
+    return version;  // A retry, after another version has been chosen.
+  }
+  if (!retried) {
     BRAID_ASSIGN_OR_RETURN(version, TakeNumber(model, sources));
     if (store_ != nullptr) {
-      BRAID_ASSIGN_OR_RETURN(std::vector<NewFile> written, files());
-      BRAID_RETURN_IF_ERROR(store_->Write(model, version, origin, std::move(written)));
+      BRAID_RETURN_IF_ERROR(ReserveFor(origin, model, version, sources));
     }
   }
-  LoadedVersion published{std::move(reconfigured), version, std::move(replicas), Describe(origin)};
-  BRAID_RETURN_IF_ERROR(SettlePublished(&published));
   if (choices.pinned != 0) {
     Log(LogModule::kModels)
         .info("model '{}': publishing version {} ends the pin of version {}", model, version,
               choices.pinned);
   }
   EndPin(&choices);
-  BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
+  if (store_ == nullptr) {
+    BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
+  }
+  const DurabilityState state = WaitForDurability(model, version);
+  const bool writes = store_ != nullptr && state.durability != Durability::kDurable;
+  const auto durability =
+      std::make_shared<std::atomic<Durability>>(writes ? Durability::kPending : state.durability);
+  reconfigured.durability = durability;
+  LoadedVersion published{std::move(reconfigured), version, std::move(replicas), Describe(origin)};
+  BRAID_RETURN_IF_ERROR(SettlePublished(&published));
   BRAID_RETURN_IF_ERROR(
       models_->ServeVersion(std::move(published), current, RoutingOf(choices, version)));
+  if (writes) {
+    writer_->Supersede(model, version,
+                       [&](int64_t older) { return models_->Find(model, older).ok(); });
+    writer_->Add({model, version, origin, std::move(files), must_write, durability});
+  }
   return version;
+}
+
+DurabilityState Publisher::DurabilityOf(const std::string& model, int64_t version) const {
+  if (writer_ == nullptr) {
+    return {Durability::kNone, ""};
+  }
+  if (const std::optional<DurabilityState> state = writer_->Find(model, version)) {
+    return *state;
+  }
+  return store_->ReadOrigin(model, version).ok()
+             ? DurabilityState{Durability::kDurable, ""}
+             : DurabilityState{Durability::kSuperseded,
+                               "it was replaced before it was written, or deleted"};
+}
+
+DurabilityState Publisher::WaitForDurability(const std::string& model, int64_t version) const {
+  if (writer_ != nullptr) {
+    writer_->Wait(model, version);
+  }
+  return DurabilityOf(model, version);
+}
+
+void Publisher::WaitForTrainer(const std::string& trainer_id, int64_t sequence) const {
+  if (writer_ != nullptr) {
+    writer_->WaitForTrainer(trainer_id, sequence);
+  }
+}
+
+void Publisher::Flush() const {
+  if (writer_ != nullptr) {
+    writer_->Flush();
+  }
 }
 
 absl::Status Publisher::Apply(const std::string& model, int64_t version, int64_t current,
@@ -447,7 +552,7 @@ absl::StatusOr<VersionChange> Publisher::PinVersion(const std::string& model, in
   BRAID_ASSIGN_OR_RETURN(const int64_t newest, Newest(model, sources));
   VersionChoices choices = ReadChoices(model, sources);
   choices.pinned = version;
-  choices.newest = NewestStored(sources);
+  choices.newest = std::max(NewestStored(sources), NewestFailed(model));
   if (version == newest && !pin_newest) {
     EndPin(&choices);
   }
@@ -536,9 +641,15 @@ absl::Status Publisher::Delete(const std::string& model, int64_t version) {
   BRAID_ASSIGN_OR_RETURN(const Sources sources, FindSources(model));
   VersionChoices choices = choices_->Read(model);
   choices.used = NextNumber(model, sources) - 1;
+  std::erase_if(choices.reserved,
+                [&](const ReservedVersion& reserved) { return reserved.version == version; });
   BRAID_RETURN_IF_ERROR(choices_->Write(model, choices));
   models_->RemoveVersion(model, version);
-  return store_ == nullptr ? absl::OkStatus() : store_->Remove(model, version);
+  if (store_ == nullptr) {
+    return absl::OkStatus();
+  }
+  writer_->Wait(model, version);
+  return writer_->Forget(model, version) ? absl::OkStatus() : store_->Remove(model, version);
 }
 
 absl::StatusOr<std::unique_ptr<VersionUpload>> Publisher::StartUpload(
@@ -613,7 +724,7 @@ VersionInfo Publisher::InfoOf(const std::string& model, const Source& source) co
     return info;
   }
   info.origin = VersionInfo::Origin::kPublished;
-  const absl::StatusOr<VersionOrigin> origin = store_->ReadOrigin(model, source.version);
+  const absl::StatusOr<VersionOrigin> origin = ReadOrigin(model, source.version);
   if (!origin.ok()) {
     info.state = VersionInfo::State::kUnavailable;
     info.reason = std::string(origin.status().message());
@@ -624,6 +735,22 @@ VersionInfo Publisher::InfoOf(const std::string& model, const Source& source) co
   info.trainer = origin->trainer;
   info.step = origin->step;
   info.created = origin->created;
+  if (!origin->trainer.empty()) {
+    info.durability = DurabilityOf(model, source.version);
+  }
+  return info;
+}
+
+VersionInfo Publisher::InfoOf(int64_t version, const VersionWriter::Unwritten& unwritten) {
+  VersionInfo info;
+  info.version = version;
+  info.origin = VersionInfo::Origin::kPublished;
+  info.trainer = unwritten.origin.trainer;
+  info.step = unwritten.origin.step;
+  info.created = unwritten.origin.created;
+  info.state = VersionInfo::State::kUnavailable;
+  info.reason = unwritten.state.reason;
+  info.durability = unwritten.state;
   return info;
 }
 
@@ -642,10 +769,11 @@ void Publisher::AddState(const ModelState& state, const Sources& sources, Versio
   const std::map<std::string, std::string>& origin = (*queue)->config().origin;
   if (const auto trainer = origin.find("trainer");
       trainer != origin.end() && Find(sources, state.version) == nullptr) {
-    // Published without a data directory.
+    // Published without a data directory, or not written.
     info->origin = VersionInfo::Origin::kPublished;
     info->trainer = trainer->second;
     std::ignore = absl::SimpleAtoi(origin.at("step"), &info->step);
+    info->durability = DurabilityOf(state.name, state.version);
   }
 }
 
@@ -659,6 +787,13 @@ absl::StatusOr<std::vector<VersionInfo>> Publisher::ListVersions(const std::stri
   std::map<int64_t, VersionInfo> infos;
   for (const Source& source : sources) {
     infos[source.version] = InfoOf(model, source);
+  }
+  if (writer_ != nullptr) {
+    for (const auto& [version, unwritten] : writer_->List(model)) {
+      if (!unwritten.is_pending()) {
+        infos[version] = InfoOf(version, unwritten);
+      }
+    }
   }
   for (const ModelState& state : states) {
     if (state.version != 0) {

@@ -13,12 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/base/new_file.h"
 #include "server/models/model_config.h"
 #include "server/serving/served_models.h"
 #include "server/storage/version_choices.h"
 #include "server/storage/version_store.h"
 #include "server/training/trainer/version_info.h"
+#include "server/training/trainer/version_writer.h"
 
 namespace braid {
 
@@ -27,7 +27,8 @@ class ReplicaSet;
 struct LoadedVersion;
 
 // Owned by the server. Thread-safe. Methods block while they load and write files; only
-// ListVersions() and ListModels() do not wait for a load.
+// ListVersions() and ListModels() do not wait for a load. The destructor waits until the published
+// versions are written.
 class Publisher {
  public:
   // `models` outlives the object. `repository`: directory of the models' files. `data_dir`:
@@ -52,13 +53,26 @@ class Publisher {
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Serves `replicas`, made for `config`, as the next version of its model and returns the version.
-  // Ends a pin. Idempotent: a retry of the same operation returns the version that exists, and does
-  // not replace a version that was published or pinned since. `files`: returns the model's files,
+  // Ends a pin. Its number is on disk before it serves. With a data directory, a background thread
+  // then writes the version, unless another one replaces it first and `must_write` is false.
+  // Idempotent: a retry of the same operation returns the same version, and does not replace a
+  // version that was published or pinned since. `files`: calls its argument with the model's files,
   // like Replica::Files(). FAILED_PRECONDITION if the model has been reloaded with other inputs or
-  // outputs, UNAVAILABLE if it is reloaded during the call.
-  absl::StatusOr<int64_t> Publish(
-      const ModelConfig& config, ReplicaSet replicas, const VersionOrigin& origin,
-      const std::function<absl::StatusOr<std::vector<NewFile>>()>& files) ABSL_LOCKS_EXCLUDED(mu_);
+  // outputs, UNAVAILABLE if it is reloaded during the call. Blocks while many versions wait to be
+  // written.
+  absl::StatusOr<int64_t> Publish(const ModelConfig& config, ReplicaSet replicas,
+                                  const VersionOrigin& origin, WithFiles files, bool must_write)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Returns the state of a version that was published.
+  DurabilityState DurabilityOf(const std::string& model, int64_t version) const;
+  // Waits until the version is durable, or will not be, and returns its state.
+  DurabilityState WaitForDurability(const std::string& model, int64_t version) const;
+  // Waits until all versions that trainer `trainer_id` published up to operation `sequence` are
+  // durable, or will not be.
+  void WaitForTrainer(const std::string& trainer_id, int64_t sequence) const;
+  // Waits until all published versions are durable, or will not be.
+  void Flush() const;
 
   // Serves `version` of `model` again and pins it, unless it is the newest. NOT_FOUND, listing the
   // versions, if there is no such version; UNAVAILABLE if the model is reloaded during the call;
@@ -113,7 +127,7 @@ class Publisher {
   struct Source {
     int64_t version = 0;
     std::string path;     // of the model's file in the repository; empty: none
-    bool stored = false;  // in the data directory, which takes precedence
+    bool stored = false;  // in the data directory, or about to be; takes precedence
   };
   using Sources = std::vector<Source>;
 
@@ -150,9 +164,19 @@ class Publisher {
   absl::Status Apply(const std::string& model, int64_t version, int64_t current,
                      const Sources& sources, const VersionChoices& choices)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<int64_t> StoredAs(const std::string& model, const VersionOrigin& origin) const;
-  // Returns the newest version in the data directory; 0: none.
+  // Returns the version that the operation of `origin` has published, or 0.
+  absl::StatusOr<int64_t> FindPublished(const std::string& model, const VersionOrigin& origin,
+                                        const Sources& sources,
+                                        const VersionChoices& choices) const;
+  // Returns the origin of a version that is stored or waits to be written.
+  absl::StatusOr<VersionOrigin> ReadOrigin(const std::string& model, int64_t version) const;
+  // Reserves `version` for the operation of `origin`, on disk.
+  absl::Status ReserveFor(const VersionOrigin& origin, const std::string& model, int64_t version,
+                          const Sources& sources) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns the newest version in the data directory, or about to be; 0: none.
   static int64_t NewestStored(const Sources& sources);
+  // Returns the newest published version whose writing failed; 0: none.
+  int64_t NewestFailed(const std::string& model) const;
   // Returns the newest version that the version policy selects.
   absl::StatusOr<int64_t> Newest(const std::string& model, const Sources& sources) const;
   // Returns the next unused version number.
@@ -166,6 +190,8 @@ class Publisher {
   VersionChoices InForce(const std::string& model, const Sources& sources,
                          VersionChoices choices) const;
   VersionInfo InfoOf(const std::string& model, const Source& source) const;
+  // Describes a version without files.
+  static VersionInfo InfoOf(int64_t version, const VersionWriter::Unwritten& unwritten);
   // Adds what a version's state in this server says to `info`.
   void AddState(const ModelState& state, const Sources& sources, VersionInfo* info) const;
 
@@ -177,6 +203,9 @@ class Publisher {
 
   // Held while versions and choices change, so that version numbers are unique.
   absl::Mutex mu_;
+
+  // Last member: joined first. nullptr: no data directory.
+  std::unique_ptr<VersionWriter> writer_;
 };
 
 }  // namespace braid

@@ -173,8 +173,12 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
       std::move(spec), std::move(id), base.config, std::move(devices), std::move(objective),
       std::move(schedule), std::move(model), std::move(host_model), services));
   if (store != nullptr) {
+    // After a restart, clients repeat only operations that no checkpoint contains.
+    const auto wait = [publisher = services.publisher, id = trainer->id_](int64_t sequence) {
+      publisher->WaitForTrainer(id, sequence);
+    };
     trainer->checkpointer_ =
-        std::make_unique<Checkpointer>(std::move(store), trainer->host_model_.get(), keep);
+        std::make_unique<Checkpointer>(std::move(store), trainer->host_model_.get(), keep, wait);
   }
   return trainer;
 }
@@ -182,7 +186,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
 Trainer::Trainer(TrainerSpec spec, std::string id, ModelConfig config,
                  std::vector<std::string> devices, std::shared_ptr<const Objective> objective,
                  Schedule schedule, std::unique_ptr<DataParallel> model,
-                 std::unique_ptr<HostModel> host_model, const TrainerServices& services)
+                 std::shared_ptr<HostModel> host_model, const TrainerServices& services)
     : spec_(std::move(spec)),
       id_(std::move(id)),
       config_(std::move(config)),
@@ -297,6 +301,7 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
       sequence_.Admit(operation.sequence, operation.fingerprint, operation.last_operator));
   if (recorded) {
     metrics_.CountReplay();
+    SetDurability(operation, &*recorded);
     const absl::MutexLock lock(&mu_);
     recorded->durable_sequence = durable_;
     return *std::move(recorded);
@@ -705,15 +710,29 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
     config.name = operation.target_model;
   }
   result.model = config.name;
-  BRAID_RETURN_IF_ERROR(host_model_->With(state, [&](const Replica& whole) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(ReplicaSet replicas, MakeReplicas(whole));
-    BRAID_ASSIGN_OR_RETURN(result.version,
-                           services_.publisher->Publish(config, std::move(replicas), origin,
-                                                        [&whole] { return whole.Files(); }));
-    return absl::OkStatus();
+  absl::StatusOr<ReplicaSet> replicas;
+  BRAID_RETURN_IF_ERROR(host_model_->With(state, [&](const Replica& whole) {
+    replicas = MakeReplicas(whole);
+    return replicas.status();
   }));
+  WithFiles files = [model = host_model_, state](auto write) {
+    return model->With(state, [&](const Replica& whole) { return write(whole.Files()); });
+  };
+  BRAID_ASSIGN_OR_RETURN(result.version,
+                         services_.publisher->Publish(config, *std::move(replicas), origin,
+                                                      std::move(files), operation.wait_durable));
+  SetDurability(operation, &result);
   model_->DropKept();
   return result;
+}
+
+void Trainer::SetDurability(const Operation& operation, OperationResult* result) const {
+  if (operation.kind != OperationKind::kPublish) {
+    return;
+  }
+  result->durability = operation.wait_durable
+                           ? services_.publisher->WaitForDurability(result->model, result->version)
+                           : services_.publisher->DurabilityOf(result->model, result->version);
 }
 
 absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint(bool before_forward) {

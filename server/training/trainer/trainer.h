@@ -123,7 +123,7 @@ class Trainer {
  private:
   Trainer(TrainerSpec spec, std::string id, ModelConfig config, std::vector<std::string> devices,
           std::shared_ptr<const Objective> objective, Schedule schedule,
-          std::unique_ptr<DataParallel> model, std::unique_ptr<HostModel> host_model,
+          std::unique_ptr<DataParallel> model, std::shared_ptr<HostModel> host_model,
           const TrainerServices& services);
 
   // Posts `task` to the thread. RESOURCE_EXHAUSTED if the queue is full.
@@ -157,6 +157,8 @@ class Trainer {
   absl::StatusOr<OperationResult> Profiled(
       absl::FunctionRef<absl::StatusOr<OperationResult>()> run);
   absl::StatusOr<OperationResult> RunPublish(const Operation& operation);
+  // Sets the state of a published version's files, and waits for them if `operation` does.
+  void SetDurability(const Operation& operation, OperationResult* result) const;
   // Copies `whole` to the workers that serve the model.
   absl::StatusOr<ReplicaSet> MakeReplicas(const Replica& whole);
   absl::StatusOr<std::string> ExportNow(ExportFormat format, const std::vector<StateTensor>& state);
@@ -203,7 +205,7 @@ class Trainer {
   const TrainerServices services_;
 
   // Provide their own synchronization.
-  const std::unique_ptr<HostModel> host_model_;
+  const std::shared_ptr<HostModel> host_model_;  // shared with versions that are being written
   const ModelMetrics model_metrics_;  // keeps the metrics of a model that is no longer served
   TrainerMetrics metrics_;
   const std::shared_ptr<TrackedRun> tracked_;  // nullptr: metrics are not tracked

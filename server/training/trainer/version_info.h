@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/base/durability.h"
 
 namespace braid {
 
@@ -30,6 +31,13 @@ struct VersionInfo {
   std::vector<std::string> labels;  // sorted
   // InfinitePast: unknown.
   absl::Time created = absl::InfinitePast();
+  DurabilityState durability = {Durability::kDurable, ""};
+};
+
+// A version that a trainer published.
+struct PublishedVersion {
+  int64_t version = 0;
+  DurabilityState durability;
 };
 
 // Change of the version for requests without a version.

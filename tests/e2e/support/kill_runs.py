@@ -95,7 +95,9 @@ class Learner(threading.Thread):
                     kind = kind_of(len(self._futures))
                     trains = kind in ("step", "forward_backward")
                     arguments = durable.batch(next(batches)) if trains else ()
-                    future = getattr(stream, kind)(*arguments)
+                    # Every version is written in every run, also those that are replaced at once.
+                    options = {"wait_durable": True} if kind == "publish" else {}
+                    future = getattr(stream, kind)(*arguments, **options)
                     future.add_done_callback(self._count)
                     self._futures.append((kind, future))
             outcome = self.outcome

@@ -189,6 +189,21 @@ TEST(ModelMetricsTest, CountsDecodedRowsAndFailures) {
                     HasSubstr("braid_decode_busy_seconds_total{model=\"m\"} 0.5\n")));
 }
 
+TEST(ModelMetricsTest, CountsPublishedVersionsByOutcome) {
+  Metrics metrics;
+  ModelMetrics model(&metrics, "m");
+  EXPECT_THAT(Scrape(metrics),
+              HasSubstr("braid_version_writes_total{model=\"m\",outcome=\"failed\"} 0\n"));
+  model.AddPendingVersions(2);
+  model.AddPendingVersions(-1);
+  model.CountVersion("durable", absl::Seconds(2));
+  model.CountVersion("superseded", absl::Seconds(4));
+  EXPECT_THAT(Scrape(metrics),
+              AllOf(HasSubstr("braid_versions_pending{model=\"m\"} 1\n"),
+                    HasSubstr("braid_version_writes_total{model=\"m\",outcome=\"superseded\"} 1\n"),
+                    HasSubstr("braid_version_write_duration_seconds_sum{model=\"m\"} 2\n")));
+}
+
 TEST(ModelMetricsTest, RemovesSeriesWithTheLastUserOfAModel) {
   Metrics metrics;
   const ModelMetrics other(&metrics, "other");

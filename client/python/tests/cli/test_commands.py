@@ -54,11 +54,11 @@ def test_one_model(call, server, arguments):
         "",
     ]
     assert [line.split() for line in shown[5:7]] == [
-        ["version", "origin", "state", "pin", "labels", "created", "reason"],
+        ["version", "origin", "state", "files", "pin", "labels", "created", "reason"],
         ["1", "exported", "idle"],
     ]
     assert shown[7].startswith(
-        "      2  published by t at step 7  serving       stable  1970-01-01 00:00:01Z"
+        "      2  published by t at step 7  serving  pending       stable  1970-01-01 00:00:01Z"
     )
     assert shown[8].endswith("rename the folder to 3")
     [shown] = events(call("models", *arguments, "--json"))
@@ -71,6 +71,7 @@ def test_one_model(call, server, arguments):
     assert versions[1] == {
         "version": 2, "origin": "published", "trainer": "t", "step": 7, "state": "ready",
         "reason": "", "serving": True, "pinned": False, "labels": ["stable"], "created": 1.5,
+        "durability": "pending", "durability_reason": "",
     }
     assert [version["state"] for version in versions] == ["idle", "ready", "ignored"]
 

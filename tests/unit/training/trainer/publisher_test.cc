@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/storage/model_files.h"
+#include "server/storage/sealed_directory.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/fakes/trainer_bench.h"
@@ -52,9 +55,26 @@ class Server {
     EXPECT_THAT(result, IsOk());
     return at::tensor(ValuesOf<double>(result->outputs[0]));
   }
+  // Publishes, and waits until the version is durable.
   absl::StatusOr<int64_t> Publish(int64_t sequence) {
-    BRAID_ASSIGN_OR_RETURN(const OperationResult result, Do(*trainer_, braid::Publish(sequence)));
+    Operation operation = braid::Publish(sequence);
+    operation.wait_durable = true;
+    BRAID_ASSIGN_OR_RETURN(const OperationResult result, Do(*trainer_, std::move(operation)));
     return result.version;
+  }
+  // Publishes the initial weights as operation `sequence` of another trainer, with `files`.
+  absl::StatusOr<int64_t> PublishFiles(int64_t sequence, WithFiles files) {
+    VersionOrigin origin;
+    origin.trainer = "other";
+    origin.trainer_id = "other-id";
+    origin.sequence = sequence;
+    ReplicaSet replicas(models().workers(),
+                        MakeReplicas(Mlp(), TrainedConfig(), models().workers().size()));
+    return publisher().Publish(TrainedConfig(), std::move(replicas), origin, std::move(files),
+                               /*must_write=*/false);
+  }
+  Durability StateOfFiles(int64_t version) {
+    return publisher().DurabilityOf("m", version).durability;
   }
   void Step(int64_t sequence, int64_t rows = 20) {
     ASSERT_THAT(Do(*trainer_, BatchOperation(sequence, rows)), IsOk());
@@ -104,6 +124,125 @@ TEST_F(PublisherTest, EachVersionServesItsWeights) {
     EXPECT_EQ(origin.at("step"), "2");
     EXPECT_EQ(origin.at("sequence"), "4");
   }
+}
+
+// Files of versions that are written once unblocked.
+class BlockedFiles {
+ public:
+  ~BlockedFiles() { Unblock(); }
+  WithFiles Make() {
+    return [state = state_](auto write) {
+      state->WaitForNotification();
+      return write({FileOf(kTorchScriptFile, "weights")});
+    };
+  }
+  void Unblock() {
+    if (!state_->HasBeenNotified()) {
+      state_->Notify();
+    }
+  }
+
+ private:
+  const std::shared_ptr<absl::Notification> state_ = std::make_shared<absl::Notification>();
+};
+
+TEST_F(PublisherTest, ServesAVersionWhileItIsWritten) {
+  const auto server = Start();
+  BlockedFiles files;
+  EXPECT_EQ(*server->PublishFiles(1, files.Make()), 2);
+  EXPECT_EQ(server->served(), 2);
+  EXPECT_EQ(*(*server->models().Find("m", 2))->config().durability, Durability::kPending);
+  const VersionInfo pending = server->Version(2);
+  EXPECT_EQ(pending.durability.durability, Durability::kPending);
+  EXPECT_EQ(pending.trainer, "other");
+  EXPECT_TRUE(pending.serving);
+  files.Unblock();
+  EXPECT_EQ(server->publisher().WaitForDurability("m", 2).durability, Durability::kDurable);
+  EXPECT_EQ(*(*server->models().Find("m", 2))->config().durability, Durability::kDurable);
+  EXPECT_EQ(server->Version(2).durability.durability, Durability::kDurable);
+}
+
+TEST_F(PublisherTest, AVersionLostInACrashKeepsItsNumberAndDoesNotEndThePin) {
+  const TempDir crashed;
+  BlockedFiles files;
+  {
+    const auto server = Start();
+    ASSERT_EQ(*server->Publish(1), 2);
+    ASSERT_THAT(server->publisher().Pin("m", 1), IsOk());
+    ASSERT_EQ(*server->PublishFiles(1, files.Make()), 3);
+    EXPECT_EQ(server->served(), 3);
+    EXPECT_FALSE(server->Version(1).pinned);
+    // As a crash leaves it.
+    std::filesystem::copy(data_.path(), crashed.path(), std::filesystem::copy_options::recursive);
+    files.Unblock();
+  }
+  Server server(repository_, crashed.path().string());
+  server.publisher().ServeStored("m", {1});
+  EXPECT_EQ(server.served(), 1);
+  EXPECT_TRUE(server.Version(1).pinned);
+  EXPECT_EQ(*server.publisher().Unpin("m"), 2);
+  ASSERT_EQ(*server.Publish(1), 2);                     // published before the crash, and durable
+  EXPECT_EQ(*server.PublishFiles(1, files.Make()), 3);  // repeated
+  EXPECT_EQ(server.served(), 3);
+  EXPECT_EQ(*server.PublishFiles(2, files.Make()), 4);
+}
+
+TEST_F(PublisherTest, AReplacedVersionThatIsNotWrittenIsSuperseded) {
+  const auto server = Start();
+  BlockedFiles files;
+  ASSERT_EQ(*server->PublishFiles(1, files.Make()), 2);
+  ASSERT_EQ(*server->PublishFiles(2, files.Make()), 3);
+  ASSERT_THAT(server->publisher().SetLabel("m", "kept", 3), IsOk());
+  ASSERT_EQ(*server->PublishFiles(3, files.Make()), 4);
+  ASSERT_EQ(*server->PublishFiles(4, files.Make()), 5);
+  EXPECT_EQ(server->StateOfFiles(3), Durability::kPending);
+  EXPECT_EQ(server->StateOfFiles(4), Durability::kSuperseded);
+  const VersionInfo superseded = server->Version(4);
+  EXPECT_EQ(superseded.state, VersionInfo::State::kUnavailable);
+  EXPECT_THAT(superseded.reason, HasSubstr("version 5 replaced it before it was written"));
+  EXPECT_EQ(*server->PublishFiles(3, files.Make()), 4);  // a retry
+  EXPECT_EQ(server->served(), 5);
+  EXPECT_THAT(server->publisher().Pin("m", 4),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no version 4")));
+  files.Unblock();
+  server->publisher().Flush();
+  EXPECT_EQ(server->StateOfFiles(3), Durability::kDurable);
+  EXPECT_EQ(server->StateOfFiles(5), Durability::kDurable);
+}
+
+TEST_F(PublisherTest, AVersionThatCannotBeWrittenIsServed) {
+  const auto server = Start();
+  ASSERT_THAT(server->publisher().Pin("m", 1), IsOk());
+  ASSERT_EQ(
+      *server->PublishFiles(1, [](auto) { return absl::ResourceExhaustedError("no space left"); }),
+      2);
+  EXPECT_EQ(server->publisher().WaitForDurability("m", 2).reason, "no space left");
+  EXPECT_EQ(server->served(), 2);
+  const VersionInfo failed = server->Version(2);
+  EXPECT_EQ(failed.durability.durability, Durability::kFailed);
+  EXPECT_EQ(failed.state, VersionInfo::State::kReady);
+  EXPECT_FALSE(server->Version(1).pinned);
+  ASSERT_EQ(*server->Publish(1), 3);
+  EXPECT_THAT(server->publisher().Delete("m", 2), IsOk());
+}
+
+// Otherwise a client would not repeat the publication after a crash.
+TEST_F(PublisherTest, ACheckpointFollowsTheVersionsThatItsOperationsPublished) {
+  const auto server = Start();
+  BlockedFiles files;
+  ASSERT_EQ(*server->PublishFiles(1, files.Make()), 2);
+  const auto published = Do(server->trainer(), braid::Publish(1));
+  ASSERT_THAT(published, IsOk());
+  EXPECT_EQ(published->durability.durability, Durability::kPending);
+  Pending<Durability> at_checkpoint;
+  server->trainer().SaveCheckpoint(
+      [&, done = at_checkpoint.done()](const absl::StatusOr<CheckpointInfo>& info) mutable {
+        EXPECT_THAT(info, IsOk());
+        done(server->StateOfFiles(published->version));
+      });
+  ASSERT_THAT(StateOf(server->trainer()), IsOk());  // The checkpoint has been copied.
+  files.Unblock();
+  EXPECT_EQ(at_checkpoint.Wait(), Durability::kDurable);
 }
 
 TEST_F(PublisherTest, ARestartServesTheLastPublishedVersion) {

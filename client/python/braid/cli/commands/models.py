@@ -72,16 +72,17 @@ def show(flags: Flags, model: str) -> None:
         _print_metadata(metadata)
     print_line("")
     print_table([
-        ("version", "origin", "state", "pin", "labels", "created", "reason"),
+        ("version", "origin", "state", "files", "pin", "labels", "created", "reason"),
         *(
             (
                 str(version.version),
                 _origin(version),
                 "serving" if version.serving else version.state,
+                "" if version.durability == "unspecified" else version.durability,
                 "pinned" if version.pinned else "",
                 ", ".join(version.labels),
                 time_text(version.created) if version.created else "",
-                version.reason,
+                version.reason or version.durability_reason,
             )
             for version in versions
         ),
@@ -270,6 +271,8 @@ def _version_as_json(version: ModelVersion) -> dict[str, Any]:
         "pinned": version.pinned,
         "labels": list(version.labels),
         "created": version.created.timestamp() if version.created else None,
+        "durability": version.durability,
+        "durability_reason": version.durability_reason,
     }
 
 

@@ -166,7 +166,7 @@ def _creation(name: str, group: str, **settings: Any) -> Any:
 )
 @option(
     "--publish", is_flag=True, group=_TRAINER,
-    help="Serve the weights as the next version at the end",
+    help="Serve the weights as the next version at the end, and wait until it is durable",
 )
 @option(
     "--keep-trainer", is_flag=True, group=_TRAINER,
@@ -400,7 +400,7 @@ def _run(
         return 128 + interruption.signal
     _summarize(reporter, time.monotonic() - start)
     if publish:
-        version = trainer.publish()
+        version = trainer.publish(wait_durable=True)
         reporter.message(
             f"published {info.model} version {version}",
             {"event": "published", "model": info.model, "version": version},

@@ -21,6 +21,7 @@ from e2e.support.durable import DurableServer, batch
 from e2e.support.inference import infer, outputs_of
 from e2e.support.protocol import Stub, channel, message
 from e2e.support.raw_trainer import RawTrainer
+from tritonclient.utils import InferenceServerException
 
 SECONDS = 60
 X = batch(0)[0]["x"]
@@ -239,6 +240,30 @@ def test_version_is_served_before_it_is_durable(
     assert (server.data / "models/noisy" / str(version) / "manifest.json").exists()
     metric = f'braid_version_writes_total{{model="noisy",outcome="durable"}} 1'
     assert metric in urllib.request.urlopen(server.metrics_url).read().decode()
+
+
+def test_replies_carry_version_and_training_step(
+    server: DurableServer, client: braid.Client
+) -> None:
+    def reply() -> tuple[str, int | None]:
+        with triton.InferenceServerClient(server.address) as stock:
+            response = infer(stock, "noisy", {"x": X}, parameters={"report_step": True}).get_response()
+        number = response.parameters.get("braid_training_step")
+        return response.model_version, number and number.int64_param
+
+    assert reply() == ("1", None)
+    trainer = create(client)
+    step(trainer, 0, 1, 2)
+    trainer.publish(wait_durable=True)
+    assert reply() == ("2", 3)
+    result = client.infer_versioned("noisy", {"x": X})
+    assert (result.version, result.training_step) == (2, 3)
+    assert [values.tobytes() for values in result.outputs.values()] == [outputs(client)]
+    server.start_again()
+    assert reply() == ("2", 3)
+    with pytest.raises(InferenceServerException, match="report_step"):
+        with triton.InferenceServerClient(server.address) as stock:
+            infer(stock, "noisy", {"x": X}, parameters={"report_step": "yes"})
 
 
 def test_shutdown_waits_until_versions_are_written(

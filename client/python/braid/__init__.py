@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         StepResult,
         TensorMetadata,
         TrainerInfo,
+        VersionedOutputs,
     )
     from braid.stream import Stream
     from braid.trainer import Trainer
@@ -134,6 +135,7 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "Unknown",
+    "VersionedOutputs",
     "__version__",
     "connect",
     "export",

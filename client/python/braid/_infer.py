@@ -43,6 +43,7 @@ def replies(
     outputs: Iterable[str] = (),
     batch_size: int | None = None,
     report_split: bool = False,
+    report_step: bool = False,
     timeout: float | None = None,
     attempts: float | None = None,
 ) -> Iterator[Reply]:
@@ -66,7 +67,7 @@ def replies(
             _check_divisible(model, config)
             parts = _parts(tensors, rows, dims)
     for part in parts:
-        payload = _serialize(model, version, part, outputs, report_split)
+        payload = _serialize(model, version, part, outputs, report_split, report_step)
         reply = channel.call(INFERENCE["ModelInfer"], payload, timeout, attempts=attempts)
         version = reply.model_version
         yield Reply(reply, dims)
@@ -139,11 +140,14 @@ def _serialize(
     tensors: Sequence[WireTensor],
     outputs: Sequence[str],
     report_split: bool,
+    report_step: bool,
 ) -> bytes:
     """Serializes a ModelInferRequest. Copies the arrays' bytes once."""
     request = INFERENCE["ModelInfer"].request(model_name=model, model_version=version)
     if report_split:
         request.parameters["report_split"].bool_param = True
+    if report_step:
+        request.parameters["report_step"].bool_param = True
     contents = []
     for tensor in tensors:
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)

@@ -35,6 +35,7 @@ from braid.results import (
     ModelVersion,
     ServerMetadata,
     TrainerInfo,
+    VersionedOutputs,
 )
 from braid.trainer import Trainer
 
@@ -175,6 +176,33 @@ class Client:
         )
         parts = [_outputs(reply.message) for reply in replies]
         return parts[0] if len(parts) == 1 else _joined(parts, replies[0].batch_dims)
+
+    def infer_versioned(
+        self,
+        model: str,
+        inputs: Mapping[str, TensorLike],
+        *,
+        version: int | str | None = None,
+        outputs: Iterable[str] | None = None,
+        timeout: float | None = None,
+    ) -> VersionedOutputs:
+        """Runs `model` like `infer`, in one call. Returns the version that computed the outputs, too.
+
+        An actor of reinforcement learning sends `training_step` to the learner with its data.
+        """
+        (reply,) = _infer.replies(
+            self._channel,
+            model,
+            _version_to_wire(version),
+            _tensors.to_wire(inputs, "inputs", encoded=True),
+            outputs=outputs or (),
+            report_step=True,
+            timeout=timeout,
+        )
+        message = reply.message
+        known = "braid_training_step" in message.parameters
+        step = message.parameters["braid_training_step"].int64_param if known else None
+        return VersionedOutputs(_outputs(message), int(message.model_version), step)
 
     def is_ready(
         self,

@@ -190,6 +190,20 @@ class ModelStatus:
 
 
 @dataclass(frozen=True)
+class VersionedOutputs:
+    """Outputs of a model, and the version that computed them.
+
+    outputs: by name, like the result of `Client.infer`.
+    training_step: number of updates of the trainer that published the version; None: no trainer
+        published it, or the server is older than this package.
+    """
+
+    outputs: dict[str, np.ndarray | bool | int | float]
+    version: int
+    training_step: int | None
+
+
+@dataclass(frozen=True)
 class ModelVersion:
     """Version of a model, served or not.
 

@@ -255,6 +255,8 @@ class FakeServer(grpc.GenericRpcHandler):
             if not wanted or tensor.name in wanted:
                 reply.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
                 reply.raw_output_contents.append(data)
+        if "report_step" in request.parameters:
+            reply.parameters["braid_training_step"].int64_param = 7
         for name, (kind, value) in self.parameters.items():
             if kind == "string_param" or not wanted or name in wanted:
                 setattr(reply.parameters[name], kind, value)

@@ -94,3 +94,11 @@ def test_upload_needs_one_model_file(client, tmp_path):
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match="has several models"):
         client.upload_version("fashion", tmp_path)
+
+
+def test_infer_versioned(client):
+    result = client.infer_versioned("fashion", {"x": X}, version=3)
+    assert (result.version, result.training_step) == (3, 7)
+    assert list(result.outputs) == ["x"]
+    np.testing.assert_array_equal(result.outputs["x"], X)
+    assert list(client.infer("fashion", {"x": X})) == ["x"]

@@ -1,11 +1,13 @@
 #include "server/rpc/inference/infer.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -26,6 +28,8 @@ namespace {
 
 constexpr char kReportSplit[] = "report_split";
 constexpr char kSplit[] = "split";
+constexpr char kReportStep[] = "report_step";
+constexpr char kTrainingStep[] = "braid_training_step";
 
 std::string SplitText(const std::vector<ChunkReport>& chunks) {
   return absl::StrJoin(chunks, ",", [](std::string* out, const ChunkReport& chunk) {
@@ -70,6 +74,21 @@ struct Submission {
   std::vector<int> encoded_positions;
 };
 
+// Returns true if the request has a parameter `name` that is true.
+bool Asks(const inference::ModelInferRequest& request, const char* name) {
+  const auto found = request.parameters().find(name);
+  return found != request.parameters().end() && found->second.bool_param();
+}
+
+// Adds the training step of a version that a trainer published.
+void WriteStep(const ModelConfig& config, inference::ModelInferResponse* response) {
+  int64_t step = 0;
+  if (const auto found = config.origin.find("step");
+      found != config.origin.end() && absl::SimpleAtoi(found->second, &step)) {
+    (*response->mutable_parameters())[kTrainingStep].set_int64_param(step);
+  }
+}
+
 // Writes the response.
 absl::Status WriteReply(const Submission& submission, const InferenceResult& result) {
   const InferCallState& call = submission.call;
@@ -81,8 +100,10 @@ absl::Status WriteReply(const Submission& submission, const InferenceResult& res
   call.response->set_id(call.request->id());
   BRAID_RETURN_IF_ERROR(
       WriteOutputs(submission.queue->config(), result, submission.wanted, call.response));
-  const auto report = call.request->parameters().find(kReportSplit);
-  if (report != call.request->parameters().end() && report->second.bool_param()) {
+  if (Asks(*call.request, kReportStep)) {
+    WriteStep(submission.queue->config(), call.response);
+  }
+  if (Asks(*call.request, kReportSplit)) {
     (*call.response->mutable_parameters())[kSplit].set_string_param(SplitText(result.chunks));
   }
   if (AccessLogOn()) {

@@ -67,7 +67,7 @@ absl::Status CheckParameters(const Parameters& parameters) {
       return absl::UnimplementedError(absl::StrCat(
           "parameters.", name, ": sequences are not supported (requests are independent)"));
     }
-    if (name == "report_split") {
+    if (name == "report_split" || name == "report_step") {
       BRAID_RETURN_IF_ERROR(ReadBool(parameter, ParameterField("", name)).status());
     }
     // This parameter has no effect: models reply once (none are decoupled).

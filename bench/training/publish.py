@@ -2,8 +2,8 @@
 
     bench/training/publish.sh
 
-One CPU replica of one thread. Each round runs two steps, publishes, and runs one more step. The second
-step of a round shows the cost of a step that follows no publication.
+One CPU replica of one thread. Each round runs two steps, publishes, and runs one more step. The
+second step of a round shows the cost of a step that follows no publication.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "models"
         example = {"input": torch.randn(4, width)}
-        braid.export(module(width), example, repository / "large", "torchscript")
+        braid.export(module(width), example, repository / "large", precisions=())
         server = BraidServer(repository, 1, Path(folder) / "run")
         try:
             trainer = server.client.create_trainer(

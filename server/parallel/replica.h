@@ -85,8 +85,10 @@ class Replica {
   virtual const std::vector<Parameter>& parameters() const = 0;
   // Excludes parameter `index` from gradients.
   virtual void Freeze(size_t index) = 0;
-  // Moves parameter `index` to `storage`, which has the parameter's shape and values.
+  // Moves parameter `index` to `storage`, which has the parameter's shape.
   virtual void BindParameter(size_t index, const at::Tensor& storage) = 0;
+  // Same, for entry `index` of state(), which is a parameter, trainable or not.
+  virtual void BindEntry(size_t index, const at::Tensor& storage) = 0;
 
   // Returns the current buffers. A forward pass may have replaced a buffer's tensor, even by an
   // input.
@@ -103,13 +105,13 @@ class Replica {
     return absl::OkStatus();
   }
 
-  // Returns an independent copy on the same device.
-  virtual std::unique_ptr<Replica> Clone() const = 0;
   // INVALID_ARGUMENT, without a field, unless the model is the sequential composition of its
   // submodules at `paths`. The path "" is the whole model.
   virtual absl::Status CheckStages(const std::vector<std::string>& paths) const = 0;
-  // Returns a copy of the stage `role` on `device`. INVALID_ARGUMENT, without a field, if the
-  // submodule does not exist or does not fit its position.
+  // Returns a copy of the stage `role` on `device`. Its parameters share this replica's memory if
+  // that is on `device`, so bind them to other memory before they change. Buffers are copied.
+  // INVALID_ARGUMENT, without a field, if the submodule does not exist or does not fit its
+  // position. Thread-safe on a replica that does not run.
   virtual absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,
                                                               c10::Device device) const = 0;
   // Returns the files of the model in its format, the model's file first. Each file is written with

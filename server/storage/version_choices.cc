@@ -37,7 +37,7 @@ ReservedVersion ReservedFromJson(const Json& object) {
           .trainer_id = TextIn(object, "trainer_id"),
           .last_operator = TextIn(object, "last_operator"),
           .sequence = NumberIn(object, "sequence"),
-          .weights_checksum = TextIn(object, "weights_checksum")};
+          .history = TextIn(object, "history")};
 }
 
 Json ToJson(const ReservedVersion& reserved) {
@@ -45,7 +45,7 @@ Json ToJson(const ReservedVersion& reserved) {
           {"trainer_id", reserved.trainer_id},
           {"last_operator", reserved.last_operator},
           {"sequence", reserved.sequence},
-          {"weights_checksum", reserved.weights_checksum}};
+          {"history", reserved.history}};
 }
 
 VersionChoices FromJson(const Json& object) {

@@ -27,7 +27,7 @@ struct ReservedVersion {
   std::string trainer_id = {};
   std::string last_operator = {};
   int64_t sequence = 0;
-  std::string weights_checksum = {};
+  std::string history = {};
 
   friend bool operator==(const ReservedVersion& a, const ReservedVersion& b) = default;
 };

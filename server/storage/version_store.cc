@@ -61,7 +61,7 @@ std::string OriginText(const VersionOrigin& origin) {
       {"last_operator", origin.last_operator},
       {"step", origin.step},
       {"sequence", origin.sequence},
-      {"weights_checksum", origin.weights_checksum},
+      {"history", origin.history},
       {"checkpoint", origin.checkpoint},
       {"created", absl::FormatTime(absl::RFC3339_full, origin.created, absl::UTCTimeZone())}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -72,16 +72,18 @@ absl::StatusOr<VersionOrigin> ParseOrigin(absl::string_view text) {
   VersionOrigin origin;
   for (const auto& [name, to] :
        {std::pair("trainer", &origin.trainer), std::pair("trainer_id", &origin.trainer_id),
-        std::pair("checkpoint", &origin.checkpoint),
-        std::pair("weights_checksum", &origin.weights_checksum)}) {
+        std::pair("checkpoint", &origin.checkpoint)}) {
     if (!json.contains(name) || !json[name].is_string()) {
       return absl::DataLossError(absl::StrCat("missing \"", name, "\""));
     }
     *to = json[name].get<std::string>();
   }
-  // Older servers did not write it.
-  if (const auto found = json.find("last_operator"); found != json.end() && found->is_string()) {
-    origin.last_operator = found->get<std::string>();
+  // Older servers did not write them.
+  for (const auto& [name, to] :
+       {std::pair("last_operator", &origin.last_operator), std::pair("history", &origin.history)}) {
+    if (const auto found = json.find(name); found != json.end() && found->is_string()) {
+      *to = found->get<std::string>();
+    }
   }
   for (const auto& [name, to] :
        {std::pair("step", &origin.step), std::pair("sequence", &origin.sequence)}) {

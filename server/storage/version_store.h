@@ -33,8 +33,9 @@ struct VersionOrigin {
   std::string last_operator;
   int64_t step = 0;
   int64_t sequence = 0;
-  // Checksum of parameters and buffers: after a restore, steps and sequences repeat.
-  std::string weights_checksum;
+  // Sequence::history() before the publication: after a crash, sequences repeat. Empty if an older
+  // server wrote the version.
+  std::string history;
   // Name of the checkpoint with this state, or empty.
   std::string checkpoint;
   absl::Time created;

@@ -371,8 +371,8 @@ def test_jobs_read_and_write_single_rows(server: JobServer) -> None:
         np.testing.assert_allclose(scores["y"].to_pylist(), wanted, rtol=0, atol=1e-12)
 
         trained = client.jobs.train(
-            "transformer", data={**data, "targets": {"target": "target"}, "shuffle": False},
-            batch_size=ROWS, epochs=2, loss="mse", optimizer=ADAM,
+            "transformer", data={**data, "targets": {"target": "target"}},
+            shuffle=False, batch_size=ROWS, epochs=2, loss="mse", optimizer=ADAM,
         )  # fmt: skip
         trained.wait(timeout=SECONDS)
         losses = trained.metrics(["loss"])["loss"].values

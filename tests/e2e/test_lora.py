@@ -91,7 +91,7 @@ def test_download_leaves_out_frozen_groups_and_buffers(
     [("lora", []), ("net", [{"pattern": r"layers\.[02]", "frozen": True}])],
     ids=["at export", "in a group"],
 )
-def test_frozen_parameters_take_no_gradient_or_optimizer_memory(
+def test_frozen_parameters_take_no_memory(
     trainers: braid.Client, model: str, groups: list[dict]
 ) -> None:
     parameters = dict(training_models.make(model).named_parameters())
@@ -100,9 +100,8 @@ def test_frozen_parameters_take_no_gradient_or_optimizer_memory(
         for name, value in parameters.items()
         if value.requires_grad and not (groups and name.startswith(("layers.0", "layers.2")))
     ]
-    every = sum(value.numel() * 8 for value in parameters.values())
     trained = sum(parameters[name].numel() * 8 for name in trained_names)
-    assert trained < every
+    assert len(trained_names) < len(parameters)
     padding = 64 * len(parameters)
     with new_trainer(
         trainers, model, stages=on(1), loss="cross_entropy", optimizer=ADAM,
@@ -112,7 +111,7 @@ def test_frozen_parameters_take_no_gradient_or_optimizer_memory(
         trainer.step(*batches(1, ROWS)[0])
         (after,) = trainer.info().memory
     # Values and gradients; then also Adam's two averages.
-    assert every + trained <= before.current_bytes <= every + trained + 2 * padding
+    assert 2 * trained <= before.current_bytes <= 2 * trained + 2 * padding
     averages = after.current_bytes - before.current_bytes
     assert 2 * trained <= averages <= 2 * trained + 2 * 64 * len(trained_names)
 

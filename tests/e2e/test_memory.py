@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import braid
+import numpy as np
 import pytest
 import torch
-from e2e.support import models, training, training_models
+from e2e.support import exports, models, training, training_models
 from e2e.support.reference import Reference
 from e2e.support.server import Server
 from e2e.support.training import batches, new_trainer, on, rows
@@ -50,6 +51,41 @@ def test_memory_is_reported_per_device(trainers: braid.Client) -> None:
     for each in after:
         # At least the first layer's activations for 100 rows.
         assert each.peak_bytes >= each.current_bytes + 100 * 8 * 8
+
+
+class Adapted(nn.Module):
+    """64 MiB that are frozen, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4096, 4096, bias=False).requires_grad_(False)
+        self.head = nn.Linear(4096, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.frozen(x))
+
+
+@pytest.mark.parametrize("format", training_models.FORMATS)
+def test_trainers_and_versions_share_frozen_memory(tmp_path: Path, format: str) -> None:
+    x = torch.randn(2, 4096)
+    exports.export(Adapted(), {"x": x}, tmp_path / "models/adapted", format)
+    batch = {"x": x.numpy()}, {"target": np.zeros(2, np.int64)}
+    with Server(tmp_path / "models", "cpu*2", tmp_path / "run", data=False) as server:
+        with braid.connect(server.address) as client:
+
+            def train(name: str) -> None:
+                trainer = client.create_trainer(
+                    "adapted", name=name, loss="cross_entropy", optimizer={"name": "SGD", "lr": 0.1}
+                )
+                trainer.step(*batch)
+                trainer.publish()
+                trainer.step(*batch)
+
+            train("first")
+            before = server.resident_bytes()
+            for index in range(8):
+                train(f"other{index}")
+            assert server.resident_bytes() - before < 64 * MIB
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_configuration_has_the_origin_of_a_version(
     assert client.model_metadata("noisy").origin["durability"] == "durable"
     step(trainer, 2)
     saved = trainer.save_checkpoint()
-    trainer.publish()
+    trainer.publish(wait_durable=True)
     wanted = ("publisher", "3", saved.name)
     assert origin(server) == wanted
     told = client.model_metadata("noisy").origin
@@ -157,7 +157,7 @@ def test_rollback_serves_an_older_version(server: DurableServer, client: braid.C
     assert client.rollback("noisy", 2) == 2
     trainer = client.trainer("publisher")
     step(trainer, 3)
-    assert trainer.publish() == 5
+    assert trainer.publish(wait_durable=True) == 5
     server.start_again()
     assert served_version(server) == 5
 
@@ -301,7 +301,7 @@ def test_different_weights_get_a_new_version(server: DurableServer, client: brai
     published = outputs(client)
     trainer.restore_checkpoint(start.name)
     step(trainer, 1)
-    assert trainer.publish() == 3
+    assert trainer.publish(wait_durable=True) == 3
     other = outputs(client)
     assert other != published
     client.rollback("noisy", 2)

@@ -35,6 +35,9 @@ class PuppetReplica final : public Replica {
   void BindParameter(size_t index, const at::Tensor& storage) override {
     parameters_[index].value = storage;
   }
+  void BindEntry(size_t index, const at::Tensor& storage) override {
+    BindParameter(index, storage);
+  }
   Tensors buffers() const override { return {}; }
   void SetBuffers(const Tensors&) override {}
   std::vector<StateEntry> state() const override {
@@ -44,15 +47,12 @@ class PuppetReplica final : public Replica {
     }
     return entries;
   }
-  std::unique_ptr<Replica> Clone() const override {
-    return std::make_unique<PuppetReplica>(forward_, parameters_);
-  }
   absl::Status CheckStages(const std::vector<std::string>&) const override {
     return absl::OkStatus();
   }
   absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole&,
                                                       c10::Device) const override {
-    return Clone();
+    return std::make_unique<PuppetReplica>(forward_, parameters_);
   }
   std::vector<NewFile> Files() const override { return {}; }
 

@@ -34,10 +34,9 @@ inline std::unique_ptr<Replica> MakeReplica(const torch::jit::Module& module,
 // Creates several replicas of copies of `module`.
 inline std::vector<std::unique_ptr<Replica>> MakeReplicas(const torch::jit::Module& module,
                                                           const ModelConfig& config, size_t count) {
-  const std::unique_ptr<Replica> original = MakeReplica(module, config);
   std::vector<std::unique_ptr<Replica>> replicas;
   for (size_t r = 0; r < count; ++r) {
-    replicas.push_back(original->Clone());
+    replicas.push_back(MakeReplica(module.deepcopy(), config));
   }
   return replicas;
 }

@@ -28,6 +28,7 @@ inline Operation BatchOperation(int64_t sequence, int64_t rows,
   Operation operation;
   operation.kind = kind;
   operation.sequence = sequence;
+  operation.fingerprint.low = static_cast<uint64_t>(rows);
   operation.inputs = {ToHost(Inputs(rows), "x")};
   operation.targets = {ToHost(Classes(rows), "target")};
   return operation;

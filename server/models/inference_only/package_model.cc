@@ -128,11 +128,10 @@ class PackageReplica final : public Replica {
   const std::vector<Parameter>& parameters() const override { return no_parameters_; }
   void Freeze(size_t) override {}
   void BindParameter(size_t, const at::Tensor&) override {}
+  void BindEntry(size_t, const at::Tensor&) override {}
   std::vector<at::Tensor> buffers() const override { return {}; }
   void SetBuffers(const std::vector<at::Tensor>&) override {}
   std::vector<StateEntry> state() const override { return {}; }
-  // Returns nullptr: only trainers clone replicas.
-  std::unique_ptr<Replica> Clone() const override { return nullptr; }
   absl::Status CheckStages(const std::vector<std::string>&) const override {
     return NotTrainable();
   }

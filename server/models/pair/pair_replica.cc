@@ -373,6 +373,11 @@ void PairReplica::BindParameter(size_t index, const at::Tensor& storage) {
   parameters_[index].value.set_data(storage);
 }
 
+void PairReplica::BindEntry(size_t index, const at::Tensor& storage) {
+  const size_t entry = EntriesOf(*shape_.part, manifest())[index];
+  state_[manifest().state[entry].tensor].set_data(storage);
+}
+
 std::vector<at::Tensor> PairReplica::buffers() const {
   Tensors tensors;
   tensors.reserve(buffers_.size());
@@ -406,26 +411,6 @@ std::vector<StateEntry> PairReplica::state() const {
   }
   return entries;
 }
-
-std::unique_ptr<PairReplica> PairReplica::Copy(Shape shape, c10::Device device) const {
-  const c10::AutoGradMode no_grad(false);
-  Tensors copies(state_.size());
-  for (const size_t i : EntriesOf(*shape.part, manifest())) {
-    const size_t tensor = manifest().state[i].tensor;
-    if (!copies[tensor].defined()) {
-      copies[tensor] = state_[tensor].detach().to(device, /*non_blocking=*/false, /*copy=*/true);
-    }
-  }
-  std::unique_ptr<PairReplica> copy(new PairReplica(std::move(shape), std::move(copies), device));
-  for (size_t i = 0; i < state_.size(); ++i) {
-    if (copy->parameter_of_[i] && !state_[i].requires_grad()) {
-      copy->Freeze(*copy->parameter_of_[i]);
-    }
-  }
-  return copy;
-}
-
-std::unique_ptr<Replica> PairReplica::Clone() const { return Copy(shape_, device_); }
 
 absl::Status PairReplica::CheckStages(const std::vector<std::string>& paths) const {
   const auto& chains = manifest().chains;
@@ -468,7 +453,23 @@ absl::StatusOr<std::unique_ptr<Replica>> PairReplica::CloneStage(const StageRole
                                                    Excerpt(role.path),
                                                    "' (pass the stages to braid.export)"));
   }
-  return Copy({shape_.package, shape_.config, shape_.binding, &*part, role}, device);
+  const c10::AutoGradMode no_grad(false);
+  Tensors state(state_.size());
+  for (const size_t i : EntriesOf(*part, manifest())) {
+    const PairEntry& entry = manifest().state[i];
+    const at::Tensor value = state_[entry.tensor].detach();
+    if (!state[entry.tensor].defined()) {
+      state[entry.tensor] = value.to(device, /*non_blocking=*/false, /*copy=*/!entry.is_parameter);
+    }
+  }
+  std::unique_ptr<PairReplica> copy(new PairReplica(
+      {shape_.package, shape_.config, shape_.binding, &*part, role}, std::move(state), device));
+  for (size_t i = 0; i < state_.size(); ++i) {
+    if (copy->parameter_of_[i] && !state_[i].requires_grad()) {
+      copy->Freeze(*copy->parameter_of_[i]);
+    }
+  }
+  return copy;
 }
 
 std::vector<NewFile> PairReplica::Files() const {

@@ -38,12 +38,12 @@ class PairReplica final : public Replica {
   const std::vector<Parameter>& parameters() const override { return parameters_; }
   void Freeze(size_t index) override { parameters_[index].value.set_requires_grad(false); }
   void BindParameter(size_t index, const at::Tensor& storage) override;
+  void BindEntry(size_t index, const at::Tensor& storage) override;
   std::vector<at::Tensor> buffers() const override;
   void SetBuffers(const std::vector<at::Tensor>& values) override;
   std::vector<StateEntry> state() const override;
   std::vector<std::string> modules() const override { return manifest().modules; }
   absl::Status CheckEvalModules(const std::vector<std::string>& modules) const override;
-  std::unique_ptr<Replica> Clone() const override;
   absl::Status CheckStages(const std::vector<std::string>& paths) const override;
   absl::StatusOr<std::unique_ptr<Replica>> CloneStage(const StageRole& role,
                                                       c10::Device device) const override;
@@ -103,7 +103,6 @@ class PairReplica final : public Replica {
                               const Tensors& output_gradients) const;
   // Returns the outputs of the backward graph that are requested and depend on a defined gradient.
   std::vector<bool> WantedGradients(const ForwardPass& pass, const Tensors& output_gradients) const;
-  std::unique_ptr<PairReplica> Copy(Shape shape, c10::Device device) const;
 
   const Shape shape_;
   const c10::Device device_;

@@ -127,17 +127,23 @@ void CopyRequiresGrad(const Module& from, const Module& to) {
   }
 }
 
-// Copies a module to `device`, or on its own device. Parameters are leaves with the same
-// requires_grad.
-Module DeepCopy(const Module& module, std::optional<c10::Device> device) {
+// Copies a module to `device`. Parameters are leaves with the same requires_grad, and share the
+// memory of those that are on `device` already.
+Module CopyTo(const Module& module, c10::Device device) {
   // Otherwise the copies would not be leaves.
   const c10::AutoGradMode no_grad(false);
-  // Given a device, LibTorch's deepcopy shares tensors that are already on it.
+  c10::IValue::HashIdentityIValueMap copies;
   bool on_device = true;
   for (const at::Tensor& parameter : module.parameters()) {
-    on_device = on_device && (!device || parameter.device() == *device);
+    if (parameter.device() == device) {
+      copies.emplace(parameter, parameter.detach());
+    } else {
+      on_device = false;
+    }
   }
-  Module copy = module.deepcopy(on_device ? std::nullopt : device);
+  // Given a device, LibTorch's deepcopy shares all tensors that are already on it.
+  Module copy(module._ivalue()->deepcopy(
+      copies, on_device ? std::nullopt : std::optional<c10::Device>(device)));
   CopyRequiresGrad(module, copy);
   return copy;
 }
@@ -361,6 +367,12 @@ void TorchScriptReplica::BindParameter(size_t index, const at::Tensor& storage) 
   parameters_[index].value.set_data(storage);
 }
 
+void TorchScriptReplica::BindEntry(size_t index, const at::Tensor& storage) {
+  std::vector<StateEntry> entries;
+  CollectState(module_, "", &entries);
+  entries[index].value.set_data(storage);
+}
+
 std::vector<at::Tensor> TorchScriptReplica::buffers() const {
   std::vector<at::Tensor> tensors;
   tensors.reserve(buffers_.size());
@@ -414,11 +426,6 @@ std::vector<std::string> TorchScriptReplica::modules() const {
   return paths;
 }
 
-std::unique_ptr<Replica> TorchScriptReplica::Clone() const {
-  return std::unique_ptr<Replica>(new TorchScriptReplica(
-      DeepCopy(module_, std::nullopt), inputs_, arguments_, outputs_, stateful_, eval_modules_));
-}
-
 absl::Status TorchScriptReplica::CheckStages(const std::vector<std::string>& paths) const {
   return CheckChain(module_, paths);
 }
@@ -436,7 +443,7 @@ absl::StatusOr<std::unique_ptr<Replica>> TorchScriptReplica::CloneStage(const St
     RemoveBatchSizeChecks(own);
     part = own;
   }
-  return Create(DeepCopy(part, device), role.first ? inputs_ : std::nullopt,
+  return Create(CopyTo(part, device), role.first ? inputs_ : std::nullopt,
                 role.last ? outputs_ : std::nullopt, stateful_,
                 LocalPaths(role.path, role.eval_modules));
 }

@@ -210,6 +210,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> DataParallel::Split(
 }
 
 absl::Status DataParallel::AddUpdate(TrainStep& step, const std::vector<GroupValues>& values) {
+  BRAID_RETURN_IF_ERROR(LeaveSharedParameters());
   BRAID_RETURN_IF_ERROR(PrepareOptimizers(values));
   const bool all_reduce = ranks_.workers.size() > 1 && sync_.all_reduce();
   if (all_reduce) {
@@ -625,6 +626,48 @@ absl::StatusOr<std::vector<StateTensor>> DataParallel::State(bool trained_only) 
   return state;
 }
 
+absl::StatusOr<std::vector<StateEntry>> DataParallel::Share(c10::Device device) {
+  shared_ = true;
+  std::vector<StateEntry> state;
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    const std::vector<Worker*>& workers = stage->workers();
+    const auto found = std::find_if(workers.begin(), workers.end(), [&](const Worker* worker) {
+      return worker->torch_device() == device;
+    });
+    const auto near = found == workers.end() ? 0 : static_cast<size_t>(found - workers.begin());
+    BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(near)}, Phase::kCopyOut, [&](size_t) {
+      for (StateEntry& entry : stage->ShareParameters(near)) {
+        state.push_back({std::move(entry.name), entry.value.to(device), entry.is_parameter});
+      }
+      return absl::OkStatus();
+    }));
+    BRAID_RETURN_IF_ERROR(RunOnEach({&stage->worker(0)}, Phase::kCopyOut, [&](size_t) {
+      for (const StateEntry& entry : stage->state()) {
+        if (!entry.is_parameter) {
+          state.push_back({entry.name, entry.value.to(device, /*non_blocking=*/false,
+                                                      /*copy=*/true)});
+        }
+      }
+      return absl::OkStatus();
+    }));
+  }
+  return state;
+}
+
+absl::Status DataParallel::LeaveSharedParameters() {
+  if (!shared_) {
+    return absl::OkStatus();
+  }
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    BRAID_RETURN_IF_ERROR(RunOnEach(stage->workers(), Phase::kUpdate, [&](size_t r) {
+      stage->LeaveSharedParameters(r);
+      return absl::OkStatus();
+    }));
+  }
+  shared_ = false;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TrainingSnapshot> DataParallel::Snapshot() {
   TrainingSnapshot snapshot;
   BRAID_ASSIGN_OR_RETURN(snapshot.model, State());
@@ -671,6 +714,7 @@ absl::Status DataParallel::CheckSnapshot(const TrainingSnapshot& snapshot) const
 absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
   BRAID_RETURN_IF_ERROR(CheckSnapshot(snapshot));
   DropKept();
+  BRAID_RETURN_IF_ERROR(LeaveSharedParameters());
   GradScaler scaler(spec_.grad_scaler);
   BRAID_RETURN_IF_ERROR(scaler.Load(snapshot.grad_scaler));
   poisoned_ = true;  // until everything is restored
@@ -680,13 +724,11 @@ absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
                                     [&](size_t) { return RestoreStage(*stage, snapshot, first); }));
     BRAID_RETURN_IF_ERROR(RunOnEach(stage->workers(), Phase::kLoad, [&](size_t r) {
       const c10::AutoGradMode no_grad(false);
-      const std::vector<StateEntry> from = stage->replica(0).state();
-      const std::vector<StateEntry> to = stage->replica(r).state();
-      for (size_t i = 0; i < to.size(); ++i) {
-        if (to[i].is_parameter && !to[i].value.is_alias_of(from[i].value)) {
-          to[i].value.copy_(from[i].value);
-        }
+      std::vector<at::Tensor> values;
+      for (const StateEntry& entry : stage->replica(0).state()) {
+        values.push_back(entry.is_parameter ? entry.value : at::Tensor());
       }
+      stage->SetParameters(r, values);
       RestoreGradients(*stage, snapshot, r);
       return absl::OkStatus();
     }));

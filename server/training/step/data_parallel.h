@@ -86,6 +86,9 @@ class DataParallel {
   // Returns the primaries' parameters and buffers. trained_only: only the parameters that updates
   // change, without frozen ones; a parameter with several names is listed under the first one.
   absl::StatusOr<std::vector<StateTensor>> State(bool trained_only = false);
+  // Returns the primaries' parameters and buffers on `device`. Does not copy parameters of replicas
+  // that are on it.
+  absl::StatusOr<std::vector<StateEntry>> Share(c10::Device device);
   // Returns everything that a checkpoint holds.
   absl::StatusOr<TrainingSnapshot> Snapshot();
   // Returns the snapshot from before the Forward() whose graph is kept; keeps the graph.
@@ -144,6 +147,8 @@ class DataParallel {
   absl::Status AddChunkLosses(const BatchPass& pass, const std::vector<at::Tensor>& outputs,
                               Evaluation* evaluation) const;
 
+  // Call before parameters change.
+  absl::Status LeaveSharedParameters();
   void CountBytes();
   // Restores the committed buffers and drops every graph.
   void RollBack();
@@ -163,6 +168,8 @@ class DataParallel {
   int64_t skipped_batches_ = 0;
   // By stage: replicas that hold accumulated gradients.
   std::vector<size_t> holding_;
+  // Parameters may have been returned by Share() since they changed.
+  bool shared_ = false;
   // An accumulated gradient has overflowed float16, so the update will be skipped.
   bool overflow_ = false;
   bool poisoned_ = false;

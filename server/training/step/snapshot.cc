@@ -125,9 +125,15 @@ absl::Status RestoreStage(Stage& stage, const TrainingSnapshot& snapshot, size_t
                                                 OptimizerState(stage, snapshot),
                                                 Updates(stage, snapshot, first)));
   const TensorsByName saved = ByName(snapshot);
+  std::vector<at::Tensor> parameters;
   for (const StateEntry& entry : stage.state()) {
-    entry.value.copy_(saved.at(entry.name));
+    const at::Tensor& value = saved.at(entry.name);
+    if (!entry.is_parameter) {
+      entry.value.copy_(value);
+    }
+    parameters.push_back(entry.is_parameter ? value : at::Tensor());
   }
+  stage.SetParameters(/*r=*/0, parameters);
   stage.CommitBuffers();
   return absl::OkStatus();
 }

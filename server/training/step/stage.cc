@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <set>
 #include <utility>
 
+#include "ATen/ops/equal.h"
 #include "absl/strings/str_cat.h"
+#include "c10/core/GradMode.h"
 #include "server/base/host_tensor.h"
 #include "server/base/status.h"
 #include "server/devices/run_on.h"
+#include "server/parallel/copy_on_write.h"
 #include "server/parallel/finite.h"
 
 namespace braid {
@@ -155,18 +157,8 @@ int64_t Stage::bytes(size_t r) const {
   const auto add = [&bytes](const at::Tensor& tensor) {
     bytes += static_cast<int64_t>(tensor.nbytes());
   };
-  // Parameters are views of flat buffers, or, if frozen, have memory of their own.
-  std::set<const void*> counted;
-  if (r > 0 && share_parameters_) {
-    for (const Parameter& parameter : replica(0).parameters()) {
-      counted.insert(parameter.value.storage().data());
-    }
-  }
-  for (const StateEntry& entry : replica(r).state()) {
-    if (entry.is_parameter && entry.value.has_storage() &&
-        counted.insert(entry.value.storage().data()).second) {
-      bytes += static_cast<int64_t>(entry.value.storage().nbytes());
-    }
+  for (const at::Tensor& values : flat_[r].values()) {
+    r == 0 || !share_parameters_ ? add(values) : void();
   }
   for (const at::Tensor& gradients : flat_[r].gradients()) {
     add(gradients);
@@ -193,6 +185,53 @@ std::vector<StateEntry> Stage::state() const {
     entry.name = WholeName(path_, entry.name);
   }
   return entries;
+}
+
+const at::Tensor* Stage::FlatValues(size_t r, const at::Tensor& parameter) const {
+  const std::vector<at::Tensor>& values = flat_[r].values();
+  const auto found = std::find_if(values.begin(), values.end(), [&](const at::Tensor& whole) {
+    return parameter.is_alias_of(whole);
+  });
+  return found == values.end() ? nullptr : &*found;
+}
+
+std::vector<StateEntry> Stage::ShareParameters(size_t r) const {
+  std::vector<StateEntry> shared;
+  for (const StateEntry& entry : replica(r).state()) {
+    if (!entry.is_parameter) {
+      continue;
+    }
+    const at::Tensor* whole = FlatValues(r, entry.value);
+    shared.push_back({WholeName(path_, entry.name),
+                      whole == nullptr ? entry.value : ShareMemory(*whole, entry.value),
+                      /*is_parameter=*/true});
+  }
+  return shared;
+}
+
+void Stage::SetParameters(size_t r, const std::vector<at::Tensor>& values) {
+  const c10::AutoGradMode no_grad(false);
+  const std::vector<StateEntry> state = replica(r).state();
+  for (size_t i = 0; i < state.size(); ++i) {
+    const at::Tensor& to = state[i].value;
+    if (!values[i].defined() || to.is_alias_of(values[i])) {
+      continue;
+    }
+    if (FlatValues(r, to) != nullptr) {
+      to.copy_(values[i]);
+    } else if (const at::Tensor value = values[i].to(to.device()); !at::equal(to, value)) {
+      // The memory is the served version's.
+      replica(r).BindEntry(i, value.is_alias_of(values[i]) ? value.clone() : value);
+    }
+  }
+}
+
+void Stage::LeaveSharedParameters(size_t r) {
+  if (r == 0 || !share_parameters_) {
+    for (const at::Tensor& whole : flat_[r].values()) {
+      LeaveSharedMemory(whole);
+    }
+  }
 }
 
 std::vector<StateEntry> Stage::trained_state() const {

@@ -84,12 +84,22 @@ class Stage {
   void KeepEarlierBuffers() { earlier_buffers_ = FlatBuffers(buffers_.views()); }
   void RestoreEarlierBuffers() { SetBuffers(0, earlier_buffers_); }
 
-  // Returns the bytes of replica r: parameters, frozen ones included, gradients, buffers, optimizer
-  // state. Parameters in shared memory count for the primary.
+  // Returns the bytes of replica r: parameters, gradients, buffers, optimizer state. Frozen
+  // parameters do not count: their memory is that of the served version. Parameters that replicas
+  // share count for the primary.
   int64_t bytes(size_t r) const;
 
   // Returns the primary's committed state_dict by names in the whole model.
   std::vector<StateEntry> state() const;
+  // Returns the parameters of replica r, by names in the whole model, in memory that keeps their
+  // values: the replica moves to other memory before they change. By replica r's worker.
+  std::vector<StateEntry> ShareParameters(size_t r) const;
+  // Sets parameters of replica r to copies of `values`, which may be on any device. One value per
+  // entry of the replica's state; undefined for entries that stay. By replica r's worker, after
+  // LeaveSharedParameters().
+  void SetParameters(size_t r, const std::vector<at::Tensor>& values);
+  // Call before parameters change, by replica r's worker.
+  void LeaveSharedParameters(size_t r);
   // Returns the part of state() that updates change: parameters that are not frozen, each under its
   // first name.
   std::vector<StateEntry> trained_state() const;
@@ -110,6 +120,8 @@ class Stage {
         replicas_(std::move(placed.replicas)),
         communicator_(std::move(placed.communicator)) {}
 
+  // Returns the flat buffer that `parameter` of replica r's state is in; nullptr if it is frozen.
+  const at::Tensor* FlatValues(size_t r, const at::Tensor& parameter) const;
   void SetBuffers(size_t r, const FlatBuffers& buffers) {
     replicas_.replica(r).SetBuffers(buffers.On(worker(r).torch_device()));
   }

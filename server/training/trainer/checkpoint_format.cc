@@ -27,6 +27,7 @@ constexpr char kStatePrefix[] = "state/";
 constexpr char kGradientPrefix[] = "gradient/";
 constexpr char kBuffers[] = "buffers";
 constexpr char kLastOperator[] = "last_operator";
+constexpr char kHistory[] = "history";
 
 std::string Hex(double value) { return absl::StrFormat("%a", value); }
 
@@ -178,6 +179,9 @@ TrainerProgress ReadProgress(Fields* state) {
   if (state->Find(kLastOperator) != nullptr) {
     progress.last_operator = state->Get<std::string>(kLastOperator);
   }
+  if (state->Find(kHistory) != nullptr) {
+    progress.history = state->Get<std::string>(kHistory);
+  }
   return progress;
 }
 
@@ -261,6 +265,7 @@ std::string WriteState(const TrainerCheckpoint& checkpoint) {
                 {"overflow", tensors.overflow},
                 {"grad_scaler", HexList(tensors.grad_scaler)},
                 {kLastOperator, progress.last_operator},
+                {kHistory, progress.history},
                 {kBuffers, buffers}};
   if (tensors.skipped_batches > 0) {
     state["left_out"] = tensors.skipped_batches;

@@ -32,7 +32,9 @@ struct TrainerProgress {
   int64_t sequence = 0;
   Fingerprint fingerprint;
   OperationResult reply;
-  std::string last_operator;  // empty also if the checkpoint does not have it
+  // Empty also if the checkpoint does not have them.
+  std::string last_operator;
+  std::string history;  // Sequence::history()
   std::vector<double> schedule;
   // The losses since the last update.
   double loss_sum = 0;

@@ -10,8 +10,8 @@
 
 namespace braid {
 
-Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep,
-                           std::function<void(int64_t sequence)> wait)
+Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, const HostModel* model,
+                           int64_t keep, std::function<void(int64_t sequence)> wait)
     : store_(std::move(store)),
       model_(model),
       keep_(keep),
@@ -38,16 +38,15 @@ int64_t Checkpointer::waiting() const {
 
 absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& checkpoint) {
   wait_(checkpoint.progress.sequence);
-  absl::StatusOr<CheckpointInfo> info;
-  BRAID_RETURN_IF_ERROR(model_->With(checkpoint.tensors.model, [&](const Replica& whole) {
-    std::vector<NewFile> files = CheckpointFiles(checkpoint);
-    for (NewFile& file : whole.Files()) {
-      files.push_back(std::move(file));
-    }
-    info = store_->Write(checkpoint.progress.step, checkpoint.progress.sequence,
-                         WriteState(checkpoint), files);
-    return info.status();
-  }));
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<Replica> whole,
+                         model_->With(checkpoint.tensors.model));
+  std::vector<NewFile> files = CheckpointFiles(checkpoint);
+  for (NewFile& file : whole->Files()) {
+    files.push_back(std::move(file));
+  }
+  BRAID_ASSIGN_OR_RETURN(CheckpointInfo info,
+                         store_->Write(checkpoint.progress.step, checkpoint.progress.sequence,
+                                       WriteState(checkpoint), files));
   std::string kept;
   {
     const absl::MutexLock lock(&mu_);

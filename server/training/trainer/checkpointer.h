@@ -28,7 +28,7 @@ class Checkpointer {
   // `model`: writes the model's files; outlives the object. `keep`: number of checkpoints to keep,
   // 0: all. `wait`: called before a checkpoint of the state after operation `sequence` is written;
   // returns once the operations up to it have written their own files.
-  Checkpointer(std::unique_ptr<CheckpointStore> store, HostModel* model, int64_t keep,
+  Checkpointer(std::unique_ptr<CheckpointStore> store, const HostModel* model, int64_t keep,
                std::function<void(int64_t sequence)> wait);
 
   // Queues `checkpoint`. The background thread calls `done`.
@@ -61,7 +61,7 @@ class Checkpointer {
   absl::StatusOr<CheckpointInfo> WriteNow(const TrainerCheckpoint& checkpoint);
 
   const std::unique_ptr<CheckpointStore> store_;
-  HostModel* const model_;
+  const HostModel* const model_;
   const int64_t keep_;
   const std::function<void(int64_t sequence)> wait_;
 

@@ -2,7 +2,6 @@
 
 #include <map>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "c10/core/GradMode.h"
@@ -14,13 +13,15 @@
 namespace braid {
 namespace {
 
-absl::Status LoadState(const std::vector<StateTensor>& state, const Replica& replica) {
+absl::Status SetState(const std::vector<StateEntry>& state, c10::Device device, Replica& replica) {
   const c10::AutoGradMode no_grad(false);
   std::map<std::string, at::Tensor> values;
-  for (const StateTensor& entry : state) {
-    values[entry.tensor.name] = View(entry.tensor);
+  for (const StateEntry& entry : state) {
+    values[entry.name] = entry.value;
   }
-  for (const StateEntry& entry : replica.state()) {
+  const std::vector<StateEntry> entries = replica.state();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const StateEntry& entry = entries[i];
     const auto found = values.find(entry.name);
     if (found == values.end()) {
       continue;  // not in a trained stage
@@ -30,7 +31,11 @@ absl::Status LoadState(const std::vector<StateTensor>& state, const Replica& rep
           "'", entry.name, "' has shape ", ShapeString(entry.value.sizes().vec()),
           " in the model and ", ShapeString(found->second.sizes().vec()), " in the trainer"));
     }
-    entry.value.copy_(found->second);
+    if (entry.is_parameter) {
+      replica.BindEntry(i, found->second.to(device));
+    } else {
+      entry.value.copy_(found->second);
+    }
   }
   return absl::OkStatus();
 }
@@ -47,15 +52,23 @@ absl::StatusOr<std::unique_ptr<HostModel>> HostModel::CopyOf(const ReplicaSet& s
   return std::unique_ptr<HostModel>(new HostModel(std::move(copy)));
 }
 
-absl::Status HostModel::With(const std::vector<StateTensor>& state,
-                             absl::FunctionRef<absl::Status(const Replica&)> use) {
-  const absl::MutexLock lock(&mu_);
-  // The thread-safety analysis does not follow the lambda.
-  const Replica& replica = *replica_;
-  return CatchTorch([&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(LoadState(state, replica));
-    return use(replica);
-  });
+absl::StatusOr<std::unique_ptr<Replica>> HostModel::With(const std::vector<StateEntry>& state,
+                                                         c10::Device device) const {
+  std::unique_ptr<Replica> replica;
+  BRAID_RETURN_IF_ERROR(CatchTorch([&]() -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(replica, replica_->CloneStage(StageRole(), device));
+    return SetState(state, device, *replica);
+  }));
+  return replica;
+}
+
+absl::StatusOr<std::unique_ptr<Replica>> HostModel::With(
+    const std::vector<StateTensor>& state) const {
+  std::vector<StateEntry> entries;
+  for (const StateTensor& entry : state) {
+    entries.push_back({entry.tensor.name, View(entry.tensor), entry.is_parameter});
+  }
+  return With(entries, c10::kCPU);
 }
 
 }  // namespace braid

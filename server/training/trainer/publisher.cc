@@ -405,7 +405,7 @@ absl::StatusOr<int64_t> Publisher::FindPublished(const std::string& model,
                                                  const VersionChoices& choices) const {
   const auto is_same = [&origin](const auto& other) {
     return other.trainer_id == origin.trainer_id && other.last_operator == origin.last_operator &&
-           other.sequence == origin.sequence && other.weights_checksum == origin.weights_checksum;
+           other.sequence == origin.sequence && other.history == origin.history;
   };
   for (const Source& source : sources) {
     if (!source.stored) {
@@ -430,7 +430,7 @@ absl::Status Publisher::ReserveFor(const VersionOrigin& origin, const std::strin
     return source != nullptr && source->stored && !writer_->Find(model, reserved.version);
   });
   choices.reserved.push_back(
-      {version, origin.trainer_id, origin.last_operator, origin.sequence, origin.weights_checksum});
+      {version, origin.trainer_id, origin.last_operator, origin.sequence, origin.history});
   if (choices.reserved.size() > kMaxReserved) {
     choices.reserved.erase(choices.reserved.begin());
   }
@@ -438,7 +438,7 @@ absl::Status Publisher::ReserveFor(const VersionOrigin& origin, const std::strin
 }
 
 absl::StatusOr<int64_t> Publisher::Publish(const ModelConfig& config, ReplicaSet replicas,
-                                           const VersionOrigin& origin, WithFiles files,
+                                           const VersionOrigin& origin, std::vector<NewFile> files,
                                            bool must_write) {
   const std::string& model = config.name;
   if (writer_ != nullptr) {

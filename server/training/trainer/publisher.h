@@ -56,13 +56,12 @@ class Publisher {
   // Ends a pin. Its number is on disk before it serves. With a data directory, a background thread
   // then writes the version, unless another one replaces it first and `must_write` is false.
   // Idempotent: a retry of the same operation returns the same version, and does not replace a
-  // version that was published or pinned since. `files`: calls its argument with the model's files,
-  // like Replica::Files(). FAILED_PRECONDITION if the model has been reloaded with other inputs or
-  // outputs, UNAVAILABLE if it is reloaded during the call. Blocks while many versions wait to be
-  // written.
+  // version that was published or pinned since. `files`: Replica::Files(). FAILED_PRECONDITION if
+  // the model has been reloaded with other inputs or outputs, UNAVAILABLE if it is reloaded during
+  // the call. Blocks while many versions wait to be written.
   absl::StatusOr<int64_t> Publish(const ModelConfig& config, ReplicaSet replicas,
-                                  const VersionOrigin& origin, WithFiles files, bool must_write)
-      ABSL_LOCKS_EXCLUDED(mu_);
+                                  const VersionOrigin& origin, std::vector<NewFile> files,
+                                  bool must_write) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the state of a version that was published.
   DurabilityState DurabilityOf(const std::string& model, int64_t version) const;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
+#include "server/storage/checksum.h"
 
 namespace braid {
 
@@ -41,10 +42,19 @@ absl::StatusOr<std::optional<OperationResult>> Sequence::Admit(
 
 void Sequence::Record(int64_t sequence, const Fingerprint& fingerprint,
                       const OperationResult& result, std::string last_operator) {
+  std::string history =
+      ChecksumOf(absl::StrCat(history_, " ", fingerprint.high, " ", fingerprint.low));
+  Restore(sequence, fingerprint, result, std::move(last_operator), std::move(history));
+}
+
+void Sequence::Restore(int64_t sequence, const Fingerprint& fingerprint,
+                       const OperationResult& result, std::string last_operator,
+                       std::string history) {
   applied_ = sequence;
   fingerprint_ = fingerprint;
   result_ = result;
   last_operator_ = std::move(last_operator);
+  history_ = std::move(history);
 }
 
 }  // namespace braid

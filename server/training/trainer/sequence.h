@@ -25,17 +25,24 @@ class Sequence {
   void Record(int64_t sequence, const Fingerprint& fingerprint, const OperationResult& result,
               std::string last_operator);
 
+  // Continues after an operation that was recorded before with this history().
+  void Restore(int64_t sequence, const Fingerprint& fingerprint, const OperationResult& result,
+               std::string last_operator, std::string history);
+
   // The operation recorded last.
   int64_t applied() const { return applied_; }
   const Fingerprint& fingerprint() const { return fingerprint_; }
   const OperationResult& result() const { return result_; }
   const std::string& last_operator() const { return last_operator_; }
+  // Checksum of the fingerprints of all recorded operations, in order.
+  const std::string& history() const { return history_; }
 
  private:
   int64_t applied_ = 0;
   Fingerprint fingerprint_;
   OperationResult result_;
   std::string last_operator_;
+  std::string history_;
 };
 
 }  // namespace braid

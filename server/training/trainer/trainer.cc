@@ -15,7 +15,6 @@
 #include "server/devices/run_on.h"
 #include "server/models/batch_layout.h"
 #include "server/models/input_check.h"
-#include "server/storage/checksum.h"
 #include "server/storage/model_files.h"
 #include "server/storage/safetensors.h"
 #include "server/telemetry/log.h"
@@ -100,15 +99,6 @@ absl::Status NoStore(const std::string& name) {
       "trainer '", name, "' has no checkpoints: the server was started without --data_dir"));
 }
 
-std::string ChecksumOfState(const std::vector<StateTensor>& state) {
-  Checksum checksum;
-  for (const StateTensor& entry : state) {
-    checksum.Add(entry.tensor.name);
-    checksum.Add({static_cast<const char*>(entry.tensor.data), entry.tensor.bytes});
-  }
-  return checksum.Hex();
-}
-
 // Returns the run of a trainer's metrics. Jobs track those of their trainers.
 std::shared_ptr<TrackedRun> OpenTracked(Tracking* tracking, const std::string& trainer) {
   return tracking == nullptr || OfJob(trainer) ? nullptr
@@ -186,7 +176,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
 Trainer::Trainer(TrainerSpec spec, std::string id, ModelConfig config,
                  std::vector<std::string> devices, std::shared_ptr<const Objective> objective,
                  Schedule schedule, std::unique_ptr<DataParallel> model,
-                 std::shared_ptr<HostModel> host_model, const TrainerServices& services)
+                 std::unique_ptr<const HostModel> host_model, const TrainerServices& services)
     : spec_(std::move(spec)),
       id_(std::move(id)),
       config_(std::move(config)),
@@ -640,16 +630,16 @@ absl::Time Trainer::last_used() const {
   return waiting_ > 0 ? absl::Now() : last_used_;
 }
 
-absl::StatusOr<ReplicaSet> Trainer::MakeReplicas(const Replica& whole) {
+absl::StatusOr<ReplicaSet> Trainer::MakeReplicas() {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const BatchQueue> served,
                          services_.models->FindReplicas(spec_.model, 0));
   const std::vector<Worker*>& workers = served->replicas().workers();
   std::vector<std::unique_ptr<Replica>> replicas(workers.size());
   for (size_t r = 0; r < workers.size(); ++r) {
-    // One after the other, because a replica is not thread-safe.
+    const c10::Device device = workers[r]->torch_device();
+    BRAID_ASSIGN_OR_RETURN(const std::vector<StateEntry> state, model_->Share(device));
     BRAID_RETURN_IF_ERROR(RunOnEach({workers[r]}, Phase::kLoad, [&](size_t) -> absl::Status {
-      BRAID_ASSIGN_OR_RETURN(replicas[r],
-                             whole.CloneStage(StageRole(), workers[r]->torch_device()));
+      BRAID_ASSIGN_OR_RETURN(replicas[r], host_model_->With(state, device));
       return absl::OkStatus();
     }));
   }
@@ -666,8 +656,8 @@ absl::StatusOr<std::string> Trainer::ExportNow(ExportFormat format,
     }
     BRAID_RETURN_IF_ERROR(WriteSafetensors(&sink, tensors));
   } else {
-    BRAID_RETURN_IF_ERROR(host_model_->With(
-        state, [&](const Replica& whole) { return WriteFile(whole, format, &sink); }));
+    BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<Replica> whole, host_model_->With(state));
+    BRAID_RETURN_IF_ERROR(WriteFile(*whole, format, &sink));
   }
   return std::move(sink.text);
 }
@@ -688,13 +678,12 @@ absl::Status Trainer::WriteFile(const Replica& whole, ExportFormat format, ByteS
 }
 
 absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) {
-  BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state, model_->State());
   VersionOrigin origin;
   origin.trainer = spec_.name;
   origin.trainer_id = id_;
   origin.sequence = operation.sequence;
   origin.last_operator = sequence_.last_operator();
-  origin.weights_checksum = ChecksumOfState(state);
+  origin.history = sequence_.history();
   origin.created = absl::Now();
   {
     const absl::MutexLock lock(&mu_);
@@ -710,17 +699,12 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
     config.name = operation.target_model;
   }
   result.model = config.name;
-  absl::StatusOr<ReplicaSet> replicas;
-  BRAID_RETURN_IF_ERROR(host_model_->With(state, [&](const Replica& whole) {
-    replicas = MakeReplicas(whole);
-    return replicas.status();
-  }));
-  WithFiles files = [model = host_model_, state](auto write) {
-    return model->With(state, [&](const Replica& whole) { return write(whole.Files()); });
-  };
+  BRAID_ASSIGN_OR_RETURN(ReplicaSet replicas, MakeReplicas());
+  BRAID_ASSIGN_OR_RETURN(const std::vector<StateEntry> state, model_->Share(c10::kCPU));
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<Replica> whole, host_model_->With(state, c10::kCPU));
   BRAID_ASSIGN_OR_RETURN(result.version,
-                         services_.publisher->Publish(config, *std::move(replicas), origin,
-                                                      std::move(files), operation.wait_durable));
+                         services_.publisher->Publish(config, std::move(replicas), origin,
+                                                      whole->Files(), operation.wait_durable));
   SetDurability(operation, &result);
   model_->DropKept();
   return result;
@@ -747,6 +731,7 @@ absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint(bool before_forward) {
   progress.fingerprint = sequence.fingerprint();
   progress.reply = sequence.result();
   progress.last_operator = sequence.last_operator();
+  progress.history = sequence.history();
   progress.schedule = schedule_.state();
   progress.loss_sum = loss_sum_;
   progress.losses = losses_;
@@ -951,7 +936,8 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool
   last_checkpoint_ = absl::Now();
   before_forward_.reset();
   sequence_ = Sequence();
-  sequence_.Record(progress.sequence, progress.fingerprint, progress.reply, progress.last_operator);
+  sequence_.Restore(progress.sequence, progress.fingerprint, progress.reply, progress.last_operator,
+                    progress.history);
   const absl::MutexLock lock(&mu_);
   poisoned_ = absl::OkStatus();
   step_ = progress.step;

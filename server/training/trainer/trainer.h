@@ -123,7 +123,7 @@ class Trainer {
  private:
   Trainer(TrainerSpec spec, std::string id, ModelConfig config, std::vector<std::string> devices,
           std::shared_ptr<const Objective> objective, Schedule schedule,
-          std::unique_ptr<DataParallel> model, std::shared_ptr<HostModel> host_model,
+          std::unique_ptr<DataParallel> model, std::unique_ptr<const HostModel> host_model,
           const TrainerServices& services);
 
   // Posts `task` to the thread. RESOURCE_EXHAUSTED if the queue is full.
@@ -160,7 +160,7 @@ class Trainer {
   // Sets the state of a published version's files, and waits for them if `operation` does.
   void SetDurability(const Operation& operation, OperationResult* result) const;
   // Copies `whole` to the workers that serve the model.
-  absl::StatusOr<ReplicaSet> MakeReplicas(const Replica& whole);
+  absl::StatusOr<ReplicaSet> MakeReplicas();
   absl::StatusOr<std::string> ExportNow(ExportFormat format, const std::vector<StateTensor>& state);
   // Writes the model file of `whole` in `format`.
   absl::Status WriteFile(const Replica& whole, ExportFormat format, ByteSink* sink) const;
@@ -205,7 +205,7 @@ class Trainer {
   const TrainerServices services_;
 
   // Provide their own synchronization.
-  const std::shared_ptr<HostModel> host_model_;  // shared with versions that are being written
+  const std::unique_ptr<const HostModel> host_model_;
   const ModelMetrics model_metrics_;  // keeps the metrics of a model that is no longer served
   TrainerMetrics metrics_;
   const std::shared_ptr<TrackedRun> tracked_;  // nullptr: metrics are not tracked

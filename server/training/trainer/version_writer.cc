@@ -63,10 +63,8 @@ void VersionWriter::Write(const Key& key) {
     entry->writing = true;
   }
   // Keeps the weights, which are freed without the lock.
-  WithFiles with_files = std::move(entry->version.files);
-  const absl::Status written = with_files([&](std::vector<NewFile> files) {
-    return store_->Write(key.first, key.second, entry->version.origin, std::move(files));
-  });
+  const absl::Status written =
+      store_->Write(key.first, key.second, entry->version.origin, std::move(entry->version.files));
   if (!written.ok()) {
     Log(LogModule::kModels)
         .error("model '{}': version {} is served, but was not written to the data directory: {}",
@@ -93,7 +91,7 @@ void VersionWriter::Settle(const Key& key, DurabilityState state) {
 
 void VersionWriter::Supersede(const std::string& model, int64_t newer,
                               absl::FunctionRef<bool(int64_t version)> is_served) {
-  std::vector<WithFiles> freed;  // after the lock is released
+  std::vector<std::vector<NewFile>> freed;  // after the lock is released
   const absl::MutexLock lock(&mu_);
   std::vector<Key> gone;
   const auto end = entries_.lower_bound({model, newer});

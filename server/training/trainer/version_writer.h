@@ -26,16 +26,12 @@
 
 namespace braid {
 
-// Calls its argument with the files of a version, on the writer's thread.
-using WithFiles = absl::AnyInvocable<absl::Status(
-    absl::FunctionRef<absl::Status(std::vector<NewFile> files)> write)>;
-
 // A version that is served and shall become durable.
 struct VersionToWrite {
   std::string model;
   int64_t version = 0;
   VersionOrigin origin;
-  WithFiles files;
+  std::vector<NewFile> files;
   // Writes the version even if another one replaces it.
   bool must_write = false;
   // Receives the state, for other readers.

@@ -12,16 +12,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const VersionChoices kChoices = {.pinned = 3,
-                                 .newest = 5,
-                                 .labels = {{"stable", 2}, {"canary", 5}},
-                                 .used = 7,
-                                 .reserved = {{.version = 6,
-                                               .trainer_id = "a",
-                                               .last_operator = "b",
-                                               .sequence = 4,
-                                               .weights_checksum = "c"},
-                                              {.version = 7}}};
+const VersionChoices kChoices = {
+    .pinned = 3,
+    .newest = 5,
+    .labels = {{"stable", 2}, {"canary", 5}},
+    .used = 7,
+    .reserved = {
+        {.version = 6, .trainer_id = "a", .last_operator = "b", .sequence = 4, .history = "c"},
+        {.version = 7}}};
 
 TEST(VersionChoicesTest, AreReadAgain) {
   const TempDir dir;

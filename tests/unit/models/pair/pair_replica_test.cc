@@ -39,10 +39,12 @@ std::unique_ptr<Replica> Open(const char* name, std::optional<ModelConfig> confi
   return *std::move(replica);
 }
 
-// Clone with its own parameters, so that it can be trained.
-std::unique_ptr<Replica> OpenToTrain(const char* name) {
-  return *Open(name)->CloneStage(StageRole(), c10::kCPU);
+std::unique_ptr<Replica> CopyOf(const Replica& replica) {
+  return *replica.CloneStage(StageRole(), c10::kCPU);
 }
+
+// The package outlives the replica that opened it.
+std::unique_ptr<Replica> OpenToTrain(const char* name) { return CopyOf(*Open(name)); }
 
 at::Tensor Rows(int64_t rows, int64_t columns = 3) {
   return at::arange(rows * columns, at::kDouble).reshape({rows, columns}).sin();
@@ -136,7 +138,7 @@ TEST(PairReplicaTest, NoOutputGradientGivesNoGradients) {
 TEST(PairReplicaTest, FrozenParameterHasNoGradient) {
   const std::unique_ptr<Replica> replica = OpenToTrain("heads");
   replica->Freeze(0);
-  const std::unique_ptr<Replica> clone = replica->Clone();
+  const std::unique_ptr<Replica> clone = CopyOf(*replica);
   EXPECT_FALSE(clone->parameters()[0].value.requires_grad());
   const Tensors outputs = *clone->ForwardForTraining({Rows(5)}, Mode::kTrain);
   const Gradients gradients = *clone->Backward({at::ones_like(outputs[0]), {}}, nullptr);
@@ -154,14 +156,23 @@ TEST(PairReplicaTest, RunsWithBoundStorage) {
   EXPECT_TRUE(at::equal(ValueOf(*replica, "body.weight"), storage));
 }
 
-TEST(PairReplicaTest, CloneIsIndependent) {
-  const std::unique_ptr<Replica> replica = Open("heads");
+TEST(PairReplicaTest, CopySharesParametersUntilTheyAreBound) {
+  const std::unique_ptr<Replica> replica = Open("stages");
   const at::Tensor before = (*replica->Forward({Rows(2)}, Mode::kEval))[0].clone();
-  const std::unique_ptr<Replica> clone = replica->Clone();
-  for (const StateEntry& entry : clone->state()) {
-    entry.value.fill_(7);
+  const std::unique_ptr<Replica> copy = CopyOf(*replica);
+  const std::vector<StateEntry> state = copy->state();
+  for (size_t i = 0; i < state.size(); ++i) {
+    const bool shared = state[i].value.is_alias_of(replica->state()[i].value);
+    EXPECT_EQ(shared, state[i].is_parameter) << state[i].name;
+    if (state[i].is_parameter) {
+      copy->BindEntry(i, at::full_like(state[i].value, 7));
+      EXPECT_EQ(copy->state()[i].value.max().item<double>(), 7);
+    } else {
+      state[i].value.fill_(7);
+    }
   }
   EXPECT_TRUE(at::equal((*replica->Forward({Rows(2)}, Mode::kEval))[0], before));
+  EXPECT_FALSE(at::equal((*copy->Forward({Rows(2)}, Mode::kEval))[0], before));
 }
 
 TEST(PairReplicaTest, SumsGradientsOfTiedWeights) {
@@ -191,7 +202,7 @@ TEST(PairReplicaTest, TrainingReplacesBufferTensors) {
 
 TEST(PairReplicaTest, SettingBuffersDoesNotChangePendingGradient) {
   const std::unique_ptr<Replica> replica = OpenToTrain("stages");
-  const std::unique_ptr<Replica> other = replica->Clone();
+  const std::unique_ptr<Replica> other = CopyOf(*replica);
   const Tensors outputs = *replica->ForwardForTraining({Rows(6)}, Mode::kTrain);
   ASSERT_THAT(other->ForwardForTraining({Rows(6)}, Mode::kTrain), IsOk());
   other->SetBuffers({at::full({4}, 9.0, at::kDouble), at::full({4}, 9.0, at::kDouble),

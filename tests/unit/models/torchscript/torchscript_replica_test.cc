@@ -279,10 +279,14 @@ TEST(TorchScriptReplicaTest, StateMatchesStateDict) {
                                    Pair("child.w", true), Pair("child.mean", false)));
 }
 
-TEST(TorchScriptReplicaTest, CloneIsIndependent) {
+TEST(CloneStageTest, CopySharesParametersUntilTheyAreBound) {
   const std::unique_ptr<Replica> replica = MakeReplica(Family(), Config());
-  const std::unique_ptr<Replica> clone = replica->Clone();
+  BRAID_ASSERT_OK_AND_ASSIGN(const auto clone, replica->CloneStage(StageRole(), c10::kCPU));
   EXPECT_EQ(ParameterNames(*clone), ParameterNames(*replica));  // keeps ties and frozen parameters
+  const std::vector<StateEntry> state = replica->state();
+  for (size_t i = 0; i < state.size(); ++i) {
+    EXPECT_EQ(clone->state()[i].value.is_alias_of(state[i].value), state[i].is_parameter);
+  }
   const at::Tensor x = at::ones({1, 2});
   EXPECT_TRUE(at::equal((*clone->Forward({x}, Mode::kEval))[0], at::full({1, 2}, 4.0)));
   const at::Tensor storage = at::full({2}, 5.0);
@@ -449,7 +453,7 @@ TEST(CloneStageTest, EvalModulesStayInEvaluationModeInTraining) {
     EXPECT_THAT(stage, IsOk());
     // A pass in evaluation mode in between does not change the modes.
     EXPECT_THAT((*stage)->Forward({at::ones({1, 2})}, Mode::kEval), IsOk());
-    const auto outputs = (*stage)->Clone()->Forward({at::ones({1, 2})}, Mode::kTrain);
+    const auto outputs = (*stage)->Forward({at::ones({1, 2})}, Mode::kTrain);
     EXPECT_THAT(outputs, IsOk());
     return (*outputs)[0].max().item<float>();
   };

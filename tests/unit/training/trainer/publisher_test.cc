@@ -63,7 +63,7 @@ class Server {
     return result.version;
   }
   // Publishes the initial weights as operation `sequence` of another trainer, with `files`.
-  absl::StatusOr<int64_t> PublishFiles(int64_t sequence, WithFiles files) {
+  absl::StatusOr<int64_t> PublishFiles(int64_t sequence, std::vector<NewFile> files) {
     VersionOrigin origin;
     origin.trainer = "other";
     origin.trainer_id = "other-id";
@@ -126,15 +126,38 @@ TEST_F(PublisherTest, EachVersionServesItsWeights) {
   }
 }
 
+TEST_F(PublisherTest, VersionsUseTheTrainersMemoryUntilItsNextUpdate) {
+  const auto server = Start();
+  // Keeps a version in memory after another one has replaced it.
+  const auto published = [&](int64_t sequence) {
+    return *server->models().FindReplicas("m", *server->Publish(sequence));
+  };
+  const auto weight = [](const std::shared_ptr<BatchQueue>& version, size_t r) {
+    return version->replicas().replica(r).state().front().value;
+  };
+  server->Step(1);
+  const std::shared_ptr<BatchQueue> first = published(2);
+  const std::shared_ptr<BatchQueue> second = published(3);
+  const void* memory = weight(first, 0).const_data_ptr();
+  EXPECT_EQ(weight(first, 1).const_data_ptr(), memory);
+  EXPECT_EQ(weight(second, 0).const_data_ptr(), memory);
+  const at::Tensor before = weight(first, 0).clone();
+  server->Step(4);
+  const std::shared_ptr<BatchQueue> third = published(5);
+  EXPECT_NE(weight(third, 0).const_data_ptr(), memory);
+  EXPECT_FALSE(at::equal(weight(third, 0), before));
+  EXPECT_TRUE(at::equal(weight(first, 0), before));
+}
+
 // Files of versions that are written once unblocked.
 class BlockedFiles {
  public:
   ~BlockedFiles() { Unblock(); }
-  WithFiles Make() {
-    return [state = state_](auto write) {
-      state->WaitForNotification();
-      return write({FileOf(kTorchScriptFile, "weights")});
-    };
+  std::vector<NewFile> Make() {
+    return {{kTorchScriptFile, [state = state_](ByteSink* sink) {
+               state->WaitForNotification();
+               return sink->Write("weights");
+             }}};
   }
   void Unblock() {
     if (!state_->HasBeenNotified()) {
@@ -213,10 +236,9 @@ TEST_F(PublisherTest, AReplacedVersionThatIsNotWrittenIsSuperseded) {
 TEST_F(PublisherTest, AVersionThatCannotBeWrittenIsServed) {
   const auto server = Start();
   ASSERT_THAT(server->publisher().Pin("m", 1), IsOk());
-  ASSERT_EQ(
-      *server->PublishFiles(1, [](auto) { return absl::ResourceExhaustedError("no space left"); }),
-      2);
-  EXPECT_EQ(server->publisher().WaitForDurability("m", 2).reason, "no space left");
+  const auto fail = [](ByteSink*) { return absl::ResourceExhaustedError("no space left"); };
+  ASSERT_EQ(*server->PublishFiles(1, {{kTorchScriptFile, fail}}), 2);
+  EXPECT_THAT(server->publisher().WaitForDurability("m", 2).reason, HasSubstr("no space left"));
   EXPECT_EQ(server->served(), 2);
   const VersionInfo failed = server->Version(2);
   EXPECT_EQ(failed.durability.durability, Durability::kFailed);

@@ -297,14 +297,15 @@ TEST_F(TrainerTest, EvaluationChangesNothingAndHasNoSequenceNumber) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto evaluation, trainer_->StartEvaluation({"accuracy"}, 1));
   for (const int64_t rows : {20, 3}) {
     Pending<absl::StatusOr<int64_t>> pending;
-    trainer_->Evaluate(evaluation, {ToHost(Inputs(rows), "x")}, {ToHost(Classes(rows), "target")},
-                       pending.done());
+    trainer_->Evaluate(evaluation, BatchLayout::kClient, {ToHost(Inputs(rows), "x")},
+                       {ToHost(Classes(rows), "target")}, pending.done());
     ASSERT_THAT(pending.Wait(), IsOk());
     EXPECT_EQ(*pending.Wait(), 1);
   }
   EXPECT_EQ(evaluation->Result().rows, 23);
   Pending<absl::StatusOr<int64_t>> without;
-  trainer_->Evaluate(evaluation, {ToHost(Inputs(3), "x")}, {}, without.done());
+  trainer_->Evaluate(evaluation, BatchLayout::kClient, {ToHost(Inputs(3), "x")}, {},
+                     without.done());
   EXPECT_THAT(without.Wait(), RefusesField("targets", HasSubstr("missing")));
   EXPECT_THAT(trainer_->StartEvaluation({"f1"}, 1), RefusesField("metrics[0]", HasSubstr("f1")));
   ExpectSameState(Weights(), before, 0);
@@ -380,7 +381,8 @@ TEST_F(ClientTrainerTest, EvaluationMeasuresWithoutALoss) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto evaluation, trainer_->StartEvaluation({"accuracy"}, 1));
   const auto evaluate = [&](std::vector<HostTensor> targets) {
     Pending<absl::StatusOr<int64_t>> pending;
-    trainer_->Evaluate(evaluation, {ToHost(Inputs(5), "x")}, std::move(targets), pending.done());
+    trainer_->Evaluate(evaluation, BatchLayout::kClient, {ToHost(Inputs(5), "x")},
+                       std::move(targets), pending.done());
     return pending.Wait();
   };
   ASSERT_THAT(evaluate({ToHost(Classes(5), "target")}), IsOk());

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import braid
 import pytest
+import torch
 from e2e.support import durable, models, training_models
 from e2e.support.durable import DurableServer
 from e2e.support.server import Server
@@ -42,6 +43,12 @@ def _excluded(test: pytest.Item) -> set[str]:
         assert set(mark.args) <= set(models.FORMATS), test.nodeid
         excluded.update(mark.args)
     return excluded
+
+
+@pytest.fixture(scope="module", autouse=True)
+def seeded() -> None:
+    """Random weights and examples are the same in each run, so that exported models are kept."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

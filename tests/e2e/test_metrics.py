@@ -50,6 +50,7 @@ def last_loss(server: Server, idle: Scrape) -> float:
         for x, target in oracle.batches_of("chain", "cross_entropy", ROWS, STEPS):
             result = trainer.step({"x": x}, {"target": target})
         trainer.save_checkpoint()
+        trainer.publish(wait_durable=True)
         return result.loss
 
 
@@ -76,7 +77,7 @@ def test_exported_metrics_are_documented(busy: Scrape) -> None:
 
 
 def test_documented_metrics_are_exported(busy: Scrape) -> None:
-    """Checks a server that has served, trained and checkpointed. Excludes metrics of GPUs and of jobs,
+    """Checks a server that has served, trained and published. Excludes metrics of GPUs and of jobs,
     which test_prometheus.py has."""
     excluded = ("braid_gpu_", "braid_job")
     documented = {name for name in documented_metrics() if not name.startswith(excluded)}

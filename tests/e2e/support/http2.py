@@ -70,7 +70,9 @@ class StuckReader:
         self._client: socket.socket | None = None
         self._reads = reads
         self._reads_on = threading.Event()
-        threading.Thread(target=self._forward, daemon=True).start()
+        self._died = False
+        self._threads = [threading.Thread(target=self._forward, daemon=True)]
+        self._threads[0].start()
 
     @property
     def address(self) -> str:
@@ -81,18 +83,23 @@ class StuckReader:
 
     def die(self) -> None:
         """Closes like a killed process: the unread data makes the kernel reset the connection."""
+        self._died = True
+        self._reads_on.set()
         if self._client is not None:
             self._client.shutdown(socket.SHUT_RDWR)  # Wakes the thread that reads.
             self._client.close()
-        self._reads_on.set()
-        # The thread of the replies may wait in recv(), which would keep the connection open.
-        self._server.shutdown(socket.SHUT_RDWR)
+            # A thread in recv() would keep the connection open. Shutting it down instead would only
+            # end the client's half of it.
+            for thread in self._threads:
+                thread.join()
         self._server.close()
         self._listener.close()
 
     def _forward(self) -> None:
-        self._client, _ = self._listener.accept()
-        threading.Thread(target=self._reply, daemon=True).start()
+        client, _ = self._listener.accept()
+        self._threads.append(threading.Thread(target=self._reply, daemon=True))
+        self._client = client
+        self._threads[1].start()
         try:
             while piece := self._client.recv(1 << 20):
                 self._server.sendall(piece)
@@ -106,7 +113,7 @@ class StuckReader:
                 self._reads -= len(piece)
                 self._client.sendall(piece)
             self._reads_on.wait()
-            while piece := self._server.recv(1 << 20):
+            while not self._died and (piece := self._server.recv(1 << 20)):
                 self._client.sendall(piece)
         except OSError:
             pass

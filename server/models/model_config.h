@@ -187,7 +187,7 @@ struct ModelConfig {
   std::map<std::string, std::string> scalars;
   // Origin of a published version: "trainer", "step", "sequence", "checkpoint" and "created".
   std::map<std::string, std::string> origin;
-  // Whether the files of a published version are on disk, which changes while it is served.
+  // State of the files of a published version, which changes while it is served.
   // nullptr: not a published version.
   std::shared_ptr<const std::atomic<Durability>> durability;
   // True if a configuration declares the batch dimension, false if it was derived from the file.

@@ -25,7 +25,7 @@ STEPS = 20
 # Not divisible by 2 or 3.
 ROWS = 11
 LENGTHS = (5, 1, 9, 11)
-# Of the rows of a dataset.
+# Time steps in each row of the dataset.
 LENGTH = 5
 SECONDS = 120
 ADAM = {"name": "Adam", "lr": 1e-2}

@@ -31,10 +31,10 @@ struct Placement {
 
 // Makes replicas of the stages of `served`, which has a replica on every worker of the server, on
 // the devices that `spec` names, and fills in the defaults of `*spec`. The replicas share their
-// parameters with `served`. Blocks while the workers make them. The
-// trainer's steps run on those workers, or on the workers of the same names in `steps_on`, unless
-// it is empty. INVALID_ARGUMENT naming "stages[0].path", "stages[1].devices[0]" or "output_device";
-// FAILED_PRECONDITION for a model that cannot be trained.
+// parameters with `served`. Blocks while the workers make them. The trainer's steps run on those
+// workers, or on the workers of the same names in `steps_on`, unless it is empty. INVALID_ARGUMENT
+// naming "stages[0].path", "stages[1].devices[0]" or "output_device"; FAILED_PRECONDITION for a
+// model that cannot be trained.
 absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec,
                                 const std::vector<Worker*>& steps_on = {});
 

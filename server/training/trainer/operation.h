@@ -33,7 +33,7 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 
-// Where tensors of an operation have the batch.
+// Position of the batch in the tensors of an operation.
 enum class BatchLayout {
   kClient,     // at TensorSpec::batch_dim, and at Objective::TargetBatchDim()
   kRowsFirst,  // at dim 0, as in datasets

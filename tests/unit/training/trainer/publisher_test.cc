@@ -149,6 +149,18 @@ TEST_F(PublisherTest, VersionsUseTheTrainersMemoryUntilItsNextUpdate) {
   EXPECT_TRUE(at::equal(weight(first, 0), before));
 }
 
+TEST_F(PublisherTest, VersionsKeepTheirValuesWhenTheTrainerRestoresACheckpoint) {
+  const auto server = Start();
+  ASSERT_THAT(Save(server->trainer()), IsOk());
+  server->Step(1);
+  const std::shared_ptr<BatchQueue> version =
+      *server->models().FindReplicas("m", *server->Publish(2));
+  const at::Tensor weight = version->replicas().replica(0).state().front().value;
+  const at::Tensor before = weight.clone();
+  ASSERT_THAT(Restore(server->trainer()), IsOk());
+  EXPECT_TRUE(at::equal(weight, before));
+}
+
 // Files of versions that are written once unblocked.
 class BlockedFiles {
  public:
@@ -195,7 +207,7 @@ TEST_F(PublisherTest, AVersionLostInACrashKeepsItsNumberAndDoesNotEndThePin) {
     ASSERT_EQ(*server->PublishFiles(1, files.Make()), 3);
     EXPECT_EQ(server->served(), 3);
     EXPECT_FALSE(server->Version(1).pinned);
-    // As a crash leaves it.
+    // The data directory as a crash would leave it.
     std::filesystem::copy(data_.path(), crashed.path(), std::filesystem::copy_options::recursive);
     files.Unblock();
   }

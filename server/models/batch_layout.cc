@@ -124,15 +124,9 @@ absl::StatusOr<HostTensor> BatchToFront(HostTensor tensor, size_t batch_dim) {
 }
 
 absl::StatusOr<HostTensor> BatchFromFront(HostTensor tensor, size_t batch_dim) {
-  if (!Moves(tensor.shape, batch_dim)) {
-    return tensor;
-  }
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char[]> copy, Allocate(tensor.bytes));
-  CopyRows(tensor, batch_dim, 0, static_cast<size_t>(tensor.rows()), copy.get());
-  tensor.shape = ClientShape(std::move(tensor.shape), batch_dim);
-  tensor.data = copy.get();
-  tensor.owner = copy;
-  return tensor;
+  GatheredTensor whole{tensor.name, tensor.type, tensor.shape, tensor.bytes, {tensor}};
+  BRAID_ASSIGN_OR_RETURN(whole, BatchFromFront(std::move(whole), batch_dim));
+  return std::move(whole.pieces.front());
 }
 
 absl::StatusOr<GatheredTensor> BatchFromFront(GatheredTensor tensor, size_t batch_dim) {

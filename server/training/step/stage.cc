@@ -157,8 +157,10 @@ int64_t Stage::bytes(size_t r) const {
   const auto add = [&bytes](const at::Tensor& tensor) {
     bytes += static_cast<int64_t>(tensor.nbytes());
   };
-  for (const at::Tensor& values : flat_[r].values()) {
-    r == 0 || !share_parameters_ ? add(values) : void();
+  if (r == 0 || !share_parameters_) {
+    for (const at::Tensor& values : flat_[r].values()) {
+      add(values);
+    }
   }
   for (const at::Tensor& gradients : flat_[r].gradients()) {
     add(gradients);

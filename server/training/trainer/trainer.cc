@@ -630,14 +630,17 @@ absl::Time Trainer::last_used() const {
   return waiting_ > 0 ? absl::Now() : last_used_;
 }
 
-absl::StatusOr<ReplicaSet> Trainer::MakeReplicas() {
+absl::StatusOr<ReplicaSet> Trainer::MakeReplicas(const std::vector<StateEntry>& on_host) {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const BatchQueue> served,
                          services_.models->FindReplicas(spec_.model, 0));
   const std::vector<Worker*>& workers = served->replicas().workers();
   std::vector<std::unique_ptr<Replica>> replicas(workers.size());
   for (size_t r = 0; r < workers.size(); ++r) {
     const c10::Device device = workers[r]->torch_device();
-    BRAID_ASSIGN_OR_RETURN(const std::vector<StateEntry> state, model_->Share(device));
+    std::vector<StateEntry> state = on_host;
+    if (!device.is_cpu()) {
+      BRAID_ASSIGN_OR_RETURN(state, model_->Share(device));
+    }
     BRAID_RETURN_IF_ERROR(RunOnEach({workers[r]}, Phase::kLoad, [&](size_t) -> absl::Status {
       BRAID_ASSIGN_OR_RETURN(replicas[r], host_model_->With(state, device));
       return absl::OkStatus();
@@ -699,8 +702,8 @@ absl::StatusOr<OperationResult> Trainer::RunPublish(const Operation& operation) 
     config.name = operation.target_model;
   }
   result.model = config.name;
-  BRAID_ASSIGN_OR_RETURN(ReplicaSet replicas, MakeReplicas());
   BRAID_ASSIGN_OR_RETURN(const std::vector<StateEntry> state, model_->Share(c10::kCPU));
+  BRAID_ASSIGN_OR_RETURN(ReplicaSet replicas, MakeReplicas(state));
   BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<Replica> whole, host_model_->With(state, c10::kCPU));
   BRAID_ASSIGN_OR_RETURN(result.version,
                          services_.publisher->Publish(config, std::move(replicas), origin,

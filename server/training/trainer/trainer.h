@@ -159,8 +159,9 @@ class Trainer {
   absl::StatusOr<OperationResult> RunPublish(const Operation& operation);
   // Sets the state of a published version's files, and waits for them if `operation` does.
   void SetDurability(const Operation& operation, OperationResult* result) const;
-  // Copies `whole` to the workers that serve the model.
-  absl::StatusOr<ReplicaSet> MakeReplicas();
+  // Makes replicas with the trainer's weights for the workers that serve the model. on_host: the
+  // result of DataParallel::Share() for the CPU.
+  absl::StatusOr<ReplicaSet> MakeReplicas(const std::vector<StateEntry>& on_host);
   absl::StatusOr<std::string> ExportNow(ExportFormat format, const std::vector<StateTensor>& state);
   // Writes the model file of `whole` in `format`.
   absl::Status WriteFile(const Replica& whole, ExportFormat format, ByteSink* sink) const;

@@ -24,9 +24,9 @@ from typing import Any
 
 import braid
 import torch
+from e2e.support.server import ROOT
 from torch import nn
 
-ROOT = Path(__file__).resolve().parents[3]
 _KEPT = ROOT / "build/test-models"
 _SOURCES = (ROOT / "client/python/braid", ROOT / "tests/e2e/support")
 _UNUSED_SECONDS = 7 * 24 * 3600

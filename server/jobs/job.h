@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/jobs/job_record.h"
+#include "server/tracking/tracked_values.h"
 
 namespace braid {
 
@@ -21,7 +23,8 @@ enum class JobStop {
   kPreempt,  // the job returns to the queue and continues later
 };
 
-// Services of the scheduler for one running job. Used by the job's thread; stop() by any.
+// Services of the scheduler for one running job. Used by the job's thread; stop(), AddMetrics() and
+// WriteMetrics() by any.
 class JobContext {
  public:
   virtual ~JobContext() = default;
@@ -38,8 +41,12 @@ class JobContext {
   // Writes all metrics so far, then the progress and what the job must remember, which the next
   // start finds in JobRecord::memory.
   virtual absl::Status Save(const JobProgress& progress, absl::string_view memory) = 0;
-  // Adds the value of a metric. Written at least once a second, if values or reports arrive.
-  virtual void AddMetric(int64_t step, absl::string_view name, double value) = 0;
+  // Adds values of metrics at `step`, which is at least that of the last call. Written at least
+  // once a second, if reports arrive.
+  virtual void AddMetrics(int64_t step, std::vector<TrackedValue> values) = 0;
+  // Writes all metrics so far. Called before a checkpoint makes their steps durable, which do not
+  // come again after a crash. Blocks. Logs an error: the metrics stay and are written later.
+  virtual void WriteMetrics() = 0;
   // Removes values of tracked metrics after `step`, from which the job continues after a crash or
   // another interruption, perhaps on another course.
   virtual void ContinueAfter(int64_t step) = 0;

@@ -1,6 +1,7 @@
 #include "server/jobs/registry_trainer.h"
 
 #include <optional>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -34,9 +35,10 @@ TrainerSpec WithTotalSteps(TrainerSpec spec, int64_t total_steps) {
   return spec;
 }
 
-absl::StatusOr<JobTrainer::Position> RegistryTrainer::Open(const std::string& best,
-                                                           int64_t total_steps) {
+absl::StatusOr<JobTrainer::Position> RegistryTrainer::Open(
+    const std::string& best, int64_t total_steps, std::function<void()> before_checkpoint) {
   BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, FindOrCreate(total_steps));
+  BRAID_RETURN_IF_ERROR(trainers_->SetBeforeCheckpoint(spec_.name, std::move(before_checkpoint)));
   if (!best.empty()) {
     BRAID_RETURN_IF_ERROR(trainers_->KeepCheckpoint(spec_.name, best));
   }
@@ -50,6 +52,11 @@ absl::StatusOr<JobTrainer::Position> RegistryTrainer::Open(const std::string& be
     position.loss = last.ok() ? last->loss : std::nullopt;  // Not OK: it was a publication.
   }
   return position;
+}
+
+void RegistryTrainer::Close() {
+  // Not OK: the trainer was unloaded, or could not be created.
+  trainers_->SetBeforeCheckpoint(spec_.name, nullptr).IgnoreError();
 }
 
 absl::StatusOr<TrainerInfo> RegistryTrainer::FindOrCreate(int64_t total_steps) {

@@ -38,7 +38,9 @@ class RegistryTrainer final : public JobTrainer {
     spec_.exist_ok = true;  // continues after a restart
   }
 
-  absl::StatusOr<Position> Open(const std::string& best, int64_t total_steps) override;
+  absl::StatusOr<Position> Open(const std::string& best, int64_t total_steps,
+                                std::function<void()> before_checkpoint) override;
+  void Close() override;
   void Step(int64_t sequence, TrainingBatch batch, OperationDone done) override;
   absl::StatusOr<EvaluationResult> Evaluate(BatchStream* batches) override;
   absl::Status SaveCheckpoint() override;

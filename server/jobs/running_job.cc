@@ -11,7 +11,7 @@
 namespace braid {
 namespace {
 
-constexpr absl::Duration kFlushInterval = absl::Seconds(1);
+constexpr absl::Duration kStoreInterval = absl::Seconds(1);
 constexpr absl::Duration kRateInterval = absl::Seconds(2);
 // Metrics that wait for the disk. Beyond, the oldest are dropped.
 constexpr size_t kMaxMetrics = 100'000;
@@ -44,7 +44,7 @@ RunningJob::RunningJob(JobRecord record, JobStore* store, const Clock* clock, Jo
       changed_(std::move(changed)),
       progress_(record_.progress),
       last_progress_(clock->Now()),
-      next_flush_(clock->Now() + kFlushInterval) {
+      next_store_(clock->Now() + kStoreInterval) {
   progress_.wait_seconds = 0;
 }
 
@@ -91,7 +91,7 @@ void RunningJob::WaitForStop(absl::Duration timeout) const {
 
 void RunningJob::Report(const JobProgress& progress) {
   SetProgress(progress);
-  FlushIfDue();
+  StoreIfDue();
   changed_();
 }
 
@@ -104,9 +104,6 @@ void RunningJob::NoteActivity() {
 absl::Status RunningJob::Save(const JobProgress& progress, absl::string_view memory) {
   SetProgress(progress);
   BRAID_RETURN_IF_ERROR(Flush());
-  if (tracked_ != nullptr) {
-    tracked_->WriteSoon();
-  }
   BRAID_RETURN_IF_ERROR(store_->SaveProgress(record_.id, progress, memory));
   changed_();
   return absl::OkStatus();
@@ -137,9 +134,6 @@ void RunningJob::SetProgress(const JobProgress& progress) {
       rate_rows_ = progress.rows;
       rate_step_ = progress.step;
     }
-    if (tracked_ != nullptr && row_rate > 0 && progress.step > progress_.step) {
-      tracked_->Add(progress.step, {{"rows_per_second", row_rate}});
-    }
     if (new_rows > 0 || new_steps > 0) {
       last_progress_ = now;
     }
@@ -151,37 +145,60 @@ void RunningJob::SetProgress(const JobProgress& progress) {
   metrics_->CountSteps(new_steps);
 }
 
-void RunningJob::AddMetric(int64_t step, absl::string_view name, double value) {
-  if (tracked_ != nullptr) {
-    tracked_->Add(step, {{std::string(name), value}});
-  }
+void RunningJob::AddMetrics(int64_t step, std::vector<TrackedValue> values) {
   const absl::MutexLock lock(&mu_);
-  unwritten_.push_back({step, std::string(name), value});
+  for (const TrackedValue& value : values) {
+    unwritten_.push_back({step, value.name, value.value});
+  }
+  if (tracked_ == nullptr) {
+    return;
+  }
+  if (step > tracked_step_ && progress_.rows_per_second > 0) {
+    values.push_back({"rows_per_second", progress_.rows_per_second});
+    tracked_step_ = step;
+  }
+  tracked_->Add(step, std::move(values));
 }
 
+void RunningJob::WriteMetrics() { LogUnwritten(Flush()); }
+
 void RunningJob::ContinueAfter(int64_t step) {
+  const absl::MutexLock lock(&mu_);
+  tracked_step_ = step;
   if (tracked_ != nullptr) {
     tracked_->Restart(step);
   }
 }
 
-void RunningJob::FlushIfDue() {
+void RunningJob::StoreIfDue() {
   {
     const absl::Time now = clock_->Now();
     const absl::MutexLock lock(&mu_);
     // The second condition is for a clock that was set back.
-    if (now < next_flush_ && next_flush_ - now <= kFlushInterval) {
+    if (now < next_store_ && next_store_ - now <= kStoreInterval) {
       return;
     }
-    next_flush_ = now + kFlushInterval;
+    next_store_ = now + kStoreInterval;
   }
-  if (const absl::Status status = Flush(); !status.ok()) {
+  LogUnwritten(Store());
+}
+
+void RunningJob::LogUnwritten(const absl::Status& status) const {
+  if (!status.ok()) {
     Log(LogModule::kJobs)
         .warn("job {}: metrics not written yet: {}", record_.id, std::string(status.message()));
   }
 }
 
 absl::Status RunningJob::Flush() {
+  if (tracked_ != nullptr) {
+    tracked_->Flush();
+  }
+  return Store();
+}
+
+absl::Status RunningJob::Store() {
+  const absl::MutexLock writing(&write_mu_);
   std::vector<JobMetric> metrics;
   {
     const absl::MutexLock lock(&mu_);

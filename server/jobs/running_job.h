@@ -48,8 +48,8 @@ class RunningJob final : public JobContext {
   void WithdrawPause(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the last request and its reason.
   JobStopRequest stop_request() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Writes the metrics that wait.
-  absl::Status Flush() ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes all metrics so far, to the tracked files and to the store.
+  absl::Status Flush() ABSL_LOCKS_EXCLUDED(write_mu_, mu_);
 
   // JobContext:
   JobStop stop() const override ABSL_LOCKS_EXCLUDED(mu_);
@@ -57,18 +57,20 @@ class RunningJob final : public JobContext {
   void Report(const JobProgress& progress) override ABSL_LOCKS_EXCLUDED(mu_);
   void NoteActivity() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Save(const JobProgress& progress, absl::string_view memory) override
-      ABSL_LOCKS_EXCLUDED(mu_);
-  void AddMetric(int64_t step, absl::string_view name, double value) override
-      ABSL_LOCKS_EXCLUDED(mu_);
-  void ContinueAfter(int64_t step) override;
+      ABSL_LOCKS_EXCLUDED(write_mu_, mu_);
+  void AddMetrics(int64_t step, std::vector<TrackedValue> values) override ABSL_LOCKS_EXCLUDED(mu_);
+  void WriteMetrics() override ABSL_LOCKS_EXCLUDED(write_mu_, mu_);
+  void ContinueAfter(int64_t step) override ABSL_LOCKS_EXCLUDED(mu_);
   void AddLog(JobLogLevel level, absl::string_view text) override;
 
  private:
-  // Sets progress_ and its rates, and counts the new rows and steps. The rate of rows is tracked if
-  // the step is a new one.
+  // Sets progress_ and its rates, and counts the new rows and steps.
   void SetProgress(const JobProgress& progress) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls Flush() if it is due. Logs an error: the metrics stay and are written later.
-  void FlushIfDue() ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes the metrics that wait to the store.
+  absl::Status Store() ABSL_LOCKS_EXCLUDED(write_mu_, mu_);
+  // Calls Store() if it is due, and logs its error.
+  void StoreIfDue() ABSL_LOCKS_EXCLUDED(write_mu_, mu_);
+  void LogUnwritten(const absl::Status& status) const;
 
   const JobRecord record_;
   JobStore* const store_;
@@ -77,12 +79,17 @@ class RunningJob final : public JobContext {
   const std::shared_ptr<TrackedRun> tracked_;
   const std::function<void()> changed_;
 
+  // Held while metrics are written, so that Store() does not return before those that another
+  // thread is writing are in the store.
+  absl::Mutex write_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+
   mutable absl::Mutex mu_;
   JobStopRequest stop_ ABSL_GUARDED_BY(mu_);
   JobProgress progress_ ABSL_GUARDED_BY(mu_);
   absl::Time last_progress_ ABSL_GUARDED_BY(mu_);
   std::vector<JobMetric> unwritten_ ABSL_GUARDED_BY(mu_);  // metrics
-  absl::Time next_flush_ ABSL_GUARDED_BY(mu_);
+  int64_t tracked_step_ ABSL_GUARDED_BY(mu_) = 0;          // newest with a tracked rate of rows
+  absl::Time next_store_ ABSL_GUARDED_BY(mu_);
   // Start of the interval over which the rates are measured.
   absl::Time rate_start_ ABSL_GUARDED_BY(mu_);
   int64_t rate_rows_ ABSL_GUARDED_BY(mu_) = -1;  // -1: no report yet

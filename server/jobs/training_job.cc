@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -30,6 +31,23 @@ MetricValues MetricsOf(const EvaluationResult& result) {
     metrics["loss"] = *result.loss;
   }
   return metrics;
+}
+
+std::vector<TrackedValue> MetricsOf(const OperationResult& result, int64_t skipped_rows) {
+  std::vector<TrackedValue> values;
+  if (result.loss.has_value() && !result.skipped) {
+    values.push_back({"loss", *result.loss});
+  }
+  if (skipped_rows > 0) {
+    values.push_back({"skipped_rows", static_cast<double>(skipped_rows)});
+  }
+  if (result.lr.has_value()) {
+    values.push_back({"lr", *result.lr});
+  }
+  if (result.gradient_norm.has_value()) {
+    values.push_back({"gradient_norm", *result.gradient_norm});
+  }
+  return values;
 }
 
 // JSON has no NaN: it is written as null.
@@ -143,15 +161,15 @@ TrainingJob::TrainingJob(TrainingPlan plan, std::unique_ptr<JobTrainer> trainer,
 }
 
 absl::StatusOr<JobResult> TrainingJob::Run(JobContext* context) {
+  const absl::Cleanup close = [this] { trainer_->Close(); };
   BRAID_ASSIGN_OR_RETURN(memory_, ReadMemory(stored_memory_));
   if (!memory_.trained) {
     BRAID_RETURN_IF_ERROR(CountSteps(context));
-    BRAID_ASSIGN_OR_RETURN(const JobTrainer::Position position,
-                           trainer_->Open(memory_.best_checkpoint, total_steps_));
+    BRAID_ASSIGN_OR_RETURN(const JobTrainer::Position position, OpenTrainer(context, total_steps_));
     BRAID_RETURN_IF_ERROR(Train(context, position));
     BRAID_RETURN_IF_ERROR(FinishTraining(context));
   } else if (MustPublish()) {
-    BRAID_RETURN_IF_ERROR(trainer_->Open(memory_.best_checkpoint, memory_.step).status());
+    BRAID_RETURN_IF_ERROR(OpenTrainer(context, memory_.step).status());
   }
   if (MustPublish()) {
     BRAID_RETURN_IF_ERROR(Publish(context));
@@ -176,6 +194,12 @@ absl::Status TrainingJob::CountSteps(JobContext* context) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<JobTrainer::Position> TrainingJob::OpenTrainer(JobContext* context,
+                                                              int64_t total_steps) {
+  return trainer_->Open(memory_.best_checkpoint, total_steps,
+                        [context] { context->WriteMetrics(); });
+}
+
 absl::Status TrainingJob::Resume(JobContext* context, const JobTrainer::Position& position,
                                  int64_t step) {
   memory_.skipped.Restart(step);
@@ -188,7 +212,6 @@ absl::Status TrainingJob::Resume(JobContext* context, const JobTrainer::Position
   context->ContinueAfter(step);
   if (position.loss.has_value() && step == position.applied) {
     progress_.loss = position.loss;
-    context->AddMetric(step, "loss", *position.loss);  // A crash may have lost it.
   }
   context->Report(progress_);
   context->AddLog(JobLogLevel::kInfo, absl::StrCat(step == 0 ? "started" : "resumed", " at step ",
@@ -247,12 +270,25 @@ absl::Status TrainingJob::Train(JobContext* context, const JobTrainer::Position&
       BRAID_RETURN_IF_ERROR(Collect(context, &steps));
     }
     BRAID_RETURN_IF_ERROR(AddSkipped(context, step + 1, batch->skipped));
-    TrainingBatch counts;  // Without the tensors, which the trainer releases.
-    counts.rows = batch->rows;
-    counts.skipped = std::move(batch->skipped);
-    counts.waited = batch->waited;
-    trainer_->Step(++step, *std::move(batch), steps.Push(std::move(counts)));
+    StartStep(context, ++step, *std::move(batch), &steps);
   }
+}
+
+void TrainingJob::StartStep(JobContext* context, int64_t step, TrainingBatch batch, Steps* steps) {
+  TrainingBatch counts;  // Without the tensors, which the trainer releases.
+  counts.rows = batch.rows;
+  counts.skipped = std::move(batch.skipped);
+  counts.waited = batch.waited;
+  // Adds the metrics in the callback: a checkpoint may follow before this thread takes the result.
+  trainer_->Step(
+      step, std::move(batch),
+      [context, skipped_rows = memory_.skipped.Before(step),
+       done = steps->Push(std::move(counts))](absl::StatusOr<OperationResult> result) mutable {
+        if (result.ok()) {
+          context->AddMetrics(result->applied_sequence, MetricsOf(*result, skipped_rows));
+        }
+        done(std::move(result));
+      });
 }
 
 absl::Status TrainingJob::AddSkipped(JobContext* context, int64_t step,
@@ -276,16 +312,6 @@ absl::Status TrainingJob::Collect(JobContext* context, Steps* steps) {
   progress_.wait_seconds += absl::ToDoubleSeconds(ended.context.waited);
   if (result.loss.has_value() && !result.skipped) {
     progress_.loss = result.loss;
-    context->AddMetric(step, "loss", *result.loss);
-  }
-  if (progress_.skipped_rows > 0) {
-    context->AddMetric(step, "skipped_rows", static_cast<double>(progress_.skipped_rows));
-  }
-  if (result.lr.has_value()) {
-    context->AddMetric(step, "lr", *result.lr);
-  }
-  if (result.gradient_norm.has_value()) {
-    context->AddMetric(step, "gradient_norm", *result.gradient_norm);
   }
   const int64_t durable = RowsBefore(std::min(result.durable_sequence, step));
   if (durable > progress_.durable_rows) {
@@ -374,9 +400,11 @@ absl::Status TrainingJob::Evaluate(JobContext* context, int64_t step) {
   BRAID_ASSIGN_OR_RETURN(const EvaluationResult result, trainer_->Evaluate(&stoppable));
   memory_.metrics = MetricsOf(result);
   memory_.evaluated = step;
+  std::vector<TrackedValue> values;
   for (const auto& [name, value] : memory_.metrics) {
-    context->AddMetric(step, absl::StrCat("evaluation/", name), value);
+    values.push_back({absl::StrCat("evaluation/", name), value});
   }
+  context->AddMetrics(step, std::move(values));
   context->AddLog(
       JobLogLevel::kInfo,
       absl::StrCat("evaluation at step ", step, ": ", Text(memory_.metrics),

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -76,10 +77,14 @@ class JobTrainer {
 
   // Makes the trainer ready: continues with the one in memory, restores it from its newest
   // checkpoint, or creates it. `best`: result of the last KeepBest(), which must stay; empty: none.
-  // `total_steps`: of the job, for a schedule that needs them.
-  virtual absl::StatusOr<Position> Open(const std::string& best, int64_t total_steps) = 0;
-  // Queues a training step as operation `sequence`. Calls `done` once; steps end in their order,
-  // and after one that fails, later ones fail as well.
+  // `total_steps`: of the job, for a schedule that needs them. `before_checkpoint`: called by any
+  // thread before a checkpoint is written, after `done` of the steps in it, until Close().
+  virtual absl::StatusOr<Position> Open(const std::string& best, int64_t total_steps,
+                                        std::function<void()> before_checkpoint) = 0;
+  // Waits for a call of `before_checkpoint` in progress; there is none from now on.
+  virtual void Close() = 0;
+  // Queues a training step as operation `sequence`. Calls `done` once, on any thread; steps end in
+  // their order, and after one that fails, later ones fail as well.
   virtual void Step(int64_t sequence, TrainingBatch batch, OperationDone done) = 0;
   // Computes loss and the job's metrics in eval mode. Returns errors of `batches` as they are.
   virtual absl::StatusOr<EvaluationResult> Evaluate(BatchStream* batches) = 0;
@@ -175,6 +180,7 @@ class TrainingJob final : public Job {
 
   // Prepares the data, remembers which it is, and sets rows_, steps_per_epoch_ and total_steps_.
   absl::Status CountSteps(JobContext* context);
+  absl::StatusOr<JobTrainer::Position> OpenTrainer(JobContext* context, int64_t total_steps);
   // Sets the progress to that of a trainer at `position`, which has applied `step` steps.
   absl::Status Resume(JobContext* context, const JobTrainer::Position& position, int64_t step);
   // Trains from the position to the end, with all evaluations.
@@ -188,6 +194,8 @@ class TrainingJob final : public Job {
   std::string DescribeNotFinite(int64_t step) const;
   // Remembers the rows that are left out of a step, before it is made.
   absl::Status AddSkipped(JobContext* context, int64_t step, const std::vector<SkippedRow>& rows);
+  // Starts step `step`.
+  void StartStep(JobContext* context, int64_t step, TrainingBatch batch, Steps* steps);
   // Takes the result of the oldest step.
   absl::Status Collect(JobContext* context, Steps* steps);
   absl::Status Stop(JobContext* context);

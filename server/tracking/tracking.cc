@@ -52,7 +52,11 @@ void TrackedRun::Restart(int64_t step) {
   tracking_->Post({Tracking::Kind::kRestart, shared_from_this(), {step, {}, {}}, "", nullptr});
 }
 
-void TrackedRun::WriteSoon() { tracking_->Wake(); }
+void TrackedRun::Flush() {
+  absl::Notification done;
+  tracking_->Post({Tracking::Kind::kFlush, shared_from_this(), {}, "", &done});
+  done.WaitForNotification();
+}
 
 absl::Status TrackedRun::Open(absl::Time now) {
   if (files_ != nullptr) {
@@ -182,11 +186,6 @@ void Tracking::Post(Change change) {
   changes_.push_back(std::move(change));
 }
 
-void Tracking::Wake() {
-  const absl::MutexLock lock(&mu_);
-  urgent_ = true;
-}
-
 bool Tracking::MustWrite() const { return stop_ || urgent_ || changes_.size() >= kMaxChanges / 2; }
 
 void Tracking::Run() {
@@ -225,6 +224,9 @@ void Tracking::Apply(std::vector<Change> changes) {
       if (const absl::Status removed = RemoveTree(change.path); !removed.ok()) {
         Log(LogModule::kTraining).error("tracking: {}", std::string(removed.message()));
       }
+      change.done->Notify();
+    } else if (change.kind == Kind::kFlush) {
+      write(run);
       change.done->Notify();
     } else if (run->removed_) {
       continue;

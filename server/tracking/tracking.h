@@ -29,17 +29,16 @@ namespace braid {
 
 class Tracking;
 
-// Metrics of a job or a trainer while it runs. Thread-safe. Methods do not wait for the disk, whose
-// errors are logged and cost only values.
+// Metrics of a job or a trainer while it runs. Thread-safe. Methods do not wait for the disk,
+// except Flush(). Errors of the disk are logged and cost only values.
 class TrackedRun : public std::enable_shared_from_this<TrackedRun> {
  public:
   // Adds values at `step`, or at the newest step if that is later.
   void Add(int64_t step, std::vector<TrackedValue> values);
   // Goes back to the state after `step`: removes the values of later steps.
   void Restart(int64_t step);
-  // Writes the values so far without waiting for the next second: a checkpoint makes their steps
-  // durable, so they do not come again after a crash.
-  void WriteSoon();
+  // Writes the values so far to all files. Blocks on the disk.
+  void Flush();
 
  private:
   friend class Tracking;
@@ -96,7 +95,7 @@ class Tracking {
 
  private:
   friend class TrackedRun;
-  enum class Kind { kAdd, kRestart, kRemove };
+  enum class Kind { kAdd, kRestart, kFlush, kRemove };
   struct Change {
     Kind kind = Kind::kAdd;
     std::shared_ptr<TrackedRun> run;  // kRemove: nullptr if there is none
@@ -109,7 +108,6 @@ class Tracking {
 
   // Drops values if too many changes wait.
   void Post(Change change) ABSL_LOCKS_EXCLUDED(mu_);
-  void Wake() ABSL_LOCKS_EXCLUDED(mu_);
   bool MustWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // On the thread.

@@ -12,6 +12,7 @@
 #include "server/batching/batch_queue.h"
 #include "server/serving/load_model.h"
 #include "server/serving/served_models.h"
+#include "server/tracking/tracking.h"
 #include "server/training/trainer/publisher.h"
 #include "server/training/trainer/trainer.h"
 #include "tests/fakes/host_tensors.h"
@@ -154,13 +155,20 @@ class TrainerBench {
   ServedModels* models() { return &models_; }
   Publisher* publisher() { return publisher_.get(); }
   Metrics* metrics() { return fleet_->metrics(); }
-  TrainerServices services() { return {&models_, publisher_.get(), metrics()}; }
+  // Has trainers write their metrics to files. `tracking` outlives them.
+  void Track(Tracking* tracking) { tracking_ = tracking; }
+  TrainerServices services() {
+    TrainerServices services{&models_, publisher_.get(), metrics()};
+    services.tracking = tracking_;
+    return services;
+  }
 
  private:
   const std::string data_dir_;
   const std::unique_ptr<WorkerFleet> fleet_;
   ServedModels models_;
   std::unique_ptr<Publisher> publisher_;
+  Tracking* tracking_ = nullptr;
 };
 
 }  // namespace braid

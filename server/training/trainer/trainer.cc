@@ -163,9 +163,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
       std::move(spec), std::move(id), base.config, std::move(devices), std::move(objective),
       std::move(schedule), std::move(model), std::move(host_model), services));
   if (store != nullptr) {
-    // After a restart, clients repeat only operations that no checkpoint contains.
-    const auto wait = [publisher = services.publisher, id = trainer->id_](int64_t sequence) {
-      publisher->WaitForTrainer(id, sequence);
+    const auto wait = [trainer = trainer.get()](int64_t sequence) {
+      trainer->WaitForFiles(sequence);
     };
     trainer->checkpointer_ =
         std::make_unique<Checkpointer>(std::move(store), trainer->host_model_.get(), keep, wait);
@@ -236,7 +235,15 @@ void Trainer::RunOnThread(Done done, Work work) {
 
 void Trainer::Submit(Operation operation, OperationDone done) {
   operation.received = absl::Now();
-  RunOnThread(std::move(done), [this, operation = std::move(operation)]() mutable {
+  // The caller has the result before a checkpoint contains the operation: a job records it.
+  auto report = [this, done = std::move(done)](absl::StatusOr<OperationResult> result) mutable {
+    const bool applied = result.ok();
+    done(std::move(result));
+    if (applied) {
+      StartCheckpointIfDue(absl::Now());
+    }
+  };
+  RunOnThread(std::move(report), [this, operation = std::move(operation)]() mutable {
     return Apply(std::move(operation));
   });
 }
@@ -314,7 +321,6 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
   }
   sequence_.Record(operation.sequence, operation.fingerprint, result, operation.client_id);
   ++operations_since_checkpoint_;
-  StartCheckpointIfDue(absl::Now());
   return result;
 }
 
@@ -745,9 +751,6 @@ absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint(bool before_forward) {
 }
 
 void Trainer::StartCheckpoint(bool before_forward, SaveDone done) {
-  if (tracked_ != nullptr) {
-    tracked_->WriteSoon();
-  }
   const absl::Time start = absl::Now();
   absl::StatusOr<TrainerCheckpoint> checkpoint = MakeCheckpoint(before_forward);
   metrics_.RecordCheckpointPause(absl::Now() - start);
@@ -775,6 +778,22 @@ void Trainer::StartCheckpoint(bool before_forward, SaveDone done) {
     // The next checkpoint may be due already, and no operation may follow for a long time.
     PostCheckpointCheck(absl::Now());
   });
+}
+
+void Trainer::SetBeforeCheckpoint(std::function<void()> call) {
+  const absl::MutexLock lock(&before_mu_);
+  before_checkpoint_ = std::move(call);
+}
+
+void Trainer::WaitForFiles(int64_t sequence) {
+  services_.publisher->WaitForTrainer(id_, sequence);
+  if (tracked_ != nullptr) {
+    tracked_->Flush();
+  }
+  const absl::MutexLock lock(&before_mu_);
+  if (before_checkpoint_ != nullptr) {
+    before_checkpoint_();
+  }
 }
 
 void Trainer::StartCheckpointIfDue(absl::Time now) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -100,6 +101,9 @@ class Trainer {
   // Restores the newest checkpoint after a restart. Clients continue without noticing.
   void Resume(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints() const;
+  // Calls `call` before each checkpoint is written, on its thread, and after OperationDone of the
+  // operations in it. nullptr: calls nothing. Waits for a call in progress.
+  void SetBeforeCheckpoint(std::function<void()> call) ABSL_LOCKS_EXCLUDED(before_mu_);
   // Calls Checkpointer::Keep(). FAILED_PRECONDITION without a store.
   absl::Status KeepCheckpoint(std::string name);
   // Calls Checkpointer::Use(). FAILED_PRECONDITION without a store. Blocks.
@@ -185,6 +189,9 @@ class Trainer {
   bool awaits_backward() const;
   // `before_forward`: of the state before the Forward whose graph is kept.
   absl::StatusOr<TrainerCheckpoint> MakeCheckpoint(bool before_forward) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns once everything that the operations up to `sequence` have caused is on disk, because
+  // they do not come again after a checkpoint: published versions and metrics.
+  void WaitForFiles(int64_t sequence) ABSL_LOCKS_EXCLUDED(before_mu_);
   // Copies the state and writes it in the background. Records how long the trainer paused.
   void StartCheckpoint(bool before_forward, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   void StartCheckpointIfDue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
@@ -223,6 +230,9 @@ class Trainer {
   int64_t step_rows_ = 0;     // that they trained on
   int64_t operations_since_checkpoint_ = 0;
   absl::Time last_checkpoint_ = absl::Now();
+
+  absl::Mutex before_mu_;
+  std::function<void()> before_checkpoint_ ABSL_GUARDED_BY(before_mu_);  // nullptr: none
 
   mutable absl::Mutex mu_;
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;

@@ -557,6 +557,13 @@ absl::Status TrainerRegistry::KeepCheckpoint(absl::string_view name, std::string
   return trainer->KeepCheckpoint(std::move(checkpoint));
 }
 
+absl::Status TrainerRegistry::SetBeforeCheckpoint(absl::string_view name,
+                                                  std::function<void()> call) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
+  trainer->SetBeforeCheckpoint(std::move(call));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<EvaluationRun> TrainerRegistry::StartEvaluation(
     absl::string_view name, const std::vector<std::string>& metrics, int64_t k) const {
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));

@@ -143,6 +143,8 @@ class TrainerRegistry {
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status KeepCheckpoint(absl::string_view name, std::string checkpoint) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status SetBeforeCheckpoint(absl::string_view name, std::function<void()> call) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   // `metrics` and `k`: of Evaluation::Create().
   absl::StatusOr<EvaluationRun> StartEvaluation(absl::string_view name,
                                                 const std::vector<std::string>& metrics,

@@ -29,11 +29,15 @@ class FakeContext final : public JobContext {
     }
     saved = now;
     memory = std::string(text);
+    written = metrics;
     return absl::OkStatus();
   }
-  void AddMetric(int64_t step, absl::string_view name, double value) override {
-    metrics[std::string(name)][step] = value;
+  void AddMetrics(int64_t step, std::vector<TrackedValue> values) override {
+    for (const TrackedValue& value : values) {
+      metrics[value.name][step] = value.value;
+    }
   }
+  void WriteMetrics() override { written = metrics; }
   void ContinueAfter(int64_t step) override { continued_after = step; }
   void AddLog(JobLogLevel, absl::string_view text) override { log.emplace_back(text); }
 
@@ -44,7 +48,9 @@ class FakeContext final : public JobContext {
   JobProgress progress;  // last reported
   JobProgress saved;     // last saved
   std::string memory;
-  std::map<std::string, std::map<int64_t, double>> metrics;
+  using Metrics = std::map<std::string, std::map<int64_t, double>>;
+  Metrics metrics;
+  Metrics written;  // what is left of them after a crash
   int64_t continued_after = -1;
   int64_t activities = 0;  // calls of NoteActivity()
   std::vector<std::string> log;

@@ -167,7 +167,7 @@ class JobSchedulerTest : public ::testing::Test {
 TEST_F(JobSchedulerTest, RunsAJobAndRecordsItsResult) {
   Start();
   factory_.Set("a", [](JobContext* context) -> absl::StatusOr<JobResult> {
-    context->AddMetric(1, "loss", 0.5);
+    context->AddMetrics(1, {{"loss", 0.5}});
     context->AddLog(JobLogLevel::kInfo, "hello");
     JobResult result;
     result.version = 7;

@@ -1,11 +1,13 @@
 #include "server/tracking/tracking.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -61,6 +63,24 @@ TEST_F(TrackingTest, WritesThreeFilesForARun) {
   EXPECT_EQ(StepsIn(folder_ / "metrics.csv"), "1,loss,0.5 1,lr,0.1 ");
   EXPECT_THAT(Contents(folder_ / "metrics.jsonl"), HasSubstr("\"loss\":0.5,\"lr\":0.1}\n"));
   EXPECT_EQ(Names(folder_).size(), 3u);
+}
+
+TEST_F(TrackingTest, FlushReturnsOnceAllFilesHaveTheValues) {
+  const auto run = tracking_->Open(Tracking::JobFolder("a"));
+  for (int64_t step = 1; step <= 100; ++step) {
+    run->Add(step, {{"loss", 1}});
+    run->Flush();
+    const std::vector<std::string> names = Names(folder_);
+    const auto events = std::ranges::find_if(
+        names, [](const std::string& name) { return name.starts_with("events."); });
+    ASSERT_NE(events, names.end());
+    EXPECT_THAT(Contents(folder_ / "metrics.csv"), HasSubstr(absl::StrCat("\n", step, ",")));
+    EXPECT_THAT(Contents(folder_ / "metrics.jsonl"), HasSubstr(absl::StrCat("\"step\":", step)));
+    const std::vector<std::string> parts = absl::StrSplit(Contents(folder_ / *events), "loss");
+    EXPECT_EQ(parts.size(), static_cast<size_t>(step) + 1);
+  }
+  tracking_->Remove(Tracking::JobFolder("a"));
+  run->Flush();  // of nothing
 }
 
 TEST_F(TrackingTest, ARunWithoutValuesHasNoFolder) {

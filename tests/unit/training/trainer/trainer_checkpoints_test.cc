@@ -1,4 +1,5 @@
 // A trainer that is stopped and started again, or goes back, goes on with the same bits.
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -9,11 +10,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/base/clock.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/fake_device.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/fakes/trainer_bench.h"
+#include "tests/unit/storage/file_tools.h"
 #include "torch/csrc/jit/serialization/import.h"
 
 namespace braid {
@@ -168,6 +171,47 @@ TEST_F(TrainerCheckpointsTest, WritesACheckpointThatBecameDueDuringAnother) {
     ASSERT_THAT(save.Wait(), IsOk());
   }
   EXPECT_TRUE(Eventually([&] { return life->info().durable_sequence == 3; }));
+}
+
+// Otherwise a crash after the checkpoint would lose the metrics for good.
+TEST_F(TrainerCheckpointsTest, WritesTrackedMetricsBeforeTheCheckpointOfTheirStep) {
+  const TempDir tracked;
+  const RealClock clock;
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Tracking> tracking,
+                             Tracking::Create(tracked.path(), &clock));
+  TrainerBench bench(Module(), 1, dir_.path().string());
+  bench.Track(tracking.get());
+  const std::unique_ptr<Trainer> trainer = bench.MustCreate(SpecOf());
+  const auto busy = tracking->Open(Tracking::JobFolder("busy"));
+  for (int64_t step = 1; step <= 20'000; ++step) {  // more than are written at once
+    busy->Add(step, {{"loss", 1}});
+  }
+  ASSERT_THAT(Do(*trainer, BatchOperation(1, 3)), IsOk());
+  ASSERT_THAT(Save(*trainer), IsOk());
+  const auto folder = tracked.path() / Tracking::TrainerFolder(trainer->spec().name);
+  EXPECT_THAT(Contents(folder / "metrics.csv"), HasSubstr("\n1,"));
+  EXPECT_THAT(Contents(folder / "metrics.jsonl"), HasSubstr("{\"step\":1,"));
+}
+
+TEST_F(TrainerCheckpointsTest, CallsItsOwnerBetweenAResultAndTheCheckpoint) {
+  Life life(dir_, SpecOf({.every_operations = 1}));
+  std::atomic<bool> reported = false;
+  std::atomic<int> calls = 0;
+  life->SetBeforeCheckpoint([&] {
+    ++calls;
+    EXPECT_TRUE(reported);
+    EXPECT_EQ(life->info().durable_sequence, 0);
+  });
+  life->Submit(OperationOf(1), [&](const absl::StatusOr<OperationResult>& result) {
+    EXPECT_THAT(result, IsOk());
+    reported = true;
+  });
+  ASSERT_TRUE(Eventually([&] { return life->info().durable_sequence == 1; }));
+  EXPECT_EQ(calls, 1);
+  life->SetBeforeCheckpoint(nullptr);
+  life.Apply(2, 2);
+  ASSERT_TRUE(Eventually([&] { return life->info().durable_sequence == 2; }));
+  EXPECT_EQ(calls, 1);
 }
 
 TEST_F(TrainerCheckpointsTest, WritesACheckpointAfterAPeriodWithOperations) {

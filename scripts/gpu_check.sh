@@ -101,7 +101,7 @@ fi
 test_names() { # STAGE
   case $1 in
     load) say load ;;
-    correctness) printf '%s\n' inference training metrics shared_memory ;;
+    correctness) printf '%s\n' inference training publish jobs metrics shared_memory ;;
     formats) printf '%s\n' formats pairs ;;
     probes) printf '%s\n' lost memory batch_norm workers sanitizer ;;
   esac
@@ -115,7 +115,7 @@ run_tests() { # STAGE SECONDS
   # shellcheck disable=SC2016
   test_names "$1" | timeout --kill-after=15 "$2" \
     xargs --max-procs="$(nproc)" --max-args=1 bash -c '
-      "$0" -m pytest -q -rs -p no:cacheprovider --maxfail=10 -o "faulthandler_timeout=$2" \
+      "$0" -m pytest -q -rsP -p no:cacheprovider --maxfail=10 -o "faulthandler_timeout=$2" \
         --durations=3 "tests/gpu/test_$3_gpu.py" >"$1/$3.log" 2>&1' \
     "$python" "$work" "$((60 * slowness))" || status=$?
   for name in $(test_names "$1"); do

@@ -33,13 +33,23 @@ int64_t CountOf(const std::vector<RequestRows>& batch) {
 
 }  // namespace
 
+BatchQueue::Shared::Shared(ReplicaSet all)
+    : replicas(std::move(all)), bytes(BytesOfAll(replicas)), packed(replicas) {}
+
 BatchQueue::BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics,
                        ExpiryThread* expiries)
+    : BatchQueue(std::move(config), version, std::make_shared<Shared>(std::move(replicas)), metrics,
+                 expiries) {}
+
+BatchQueue::BatchQueue(ModelConfig config, const BatchQueue& before, Metrics* metrics,
+                       ExpiryThread* expiries)
+    : BatchQueue(std::move(config), before.version_, before.shared_, metrics, expiries) {}
+
+BatchQueue::BatchQueue(ModelConfig config, int64_t version, std::shared_ptr<Shared> shared,
+                       Metrics* metrics, ExpiryThread* expiries)
     : config_(std::move(config)),
       version_(version),
-      replicas_(std::move(replicas)),
-      bytes_(BytesOfAll(replicas_)),
-      packed_(replicas_),
+      shared_(std::move(shared)),
       expiries_(expiries),
       metrics_(metrics, config_.name),
       batcher_(config_) {
@@ -134,7 +144,7 @@ void BatchQueue::Complete(const InferenceRequest& request, InferenceRequest::Don
     metrics_.RecordQueued(started - schedule.queue_start());
   }
   if (!result.ok()) {
-    statistics_.RecordFailure(total);
+    shared_->statistics.RecordFailure(total);
     done(std::move(result));  // errors are not ordered
     if (config_.preserve_ordering) {
       ordered_replies_[place.level].Skip(place.number);
@@ -146,7 +156,7 @@ void BatchQueue::Complete(const InferenceRequest& request, InferenceRequest::Don
   result->computed = total - result->queued - result->decoded;
   BatchDurations durations = result->durations;
   durations.copy_in += schedule.decoding;
-  statistics_.RecordSuccess(request.rows(), total, result->queued, durations);
+  shared_->statistics.RecordSuccess(request.rows(), total, result->queued, durations);
   if (config_.preserve_ordering) {
     ordered_replies_[place.level].Provide(
         place.number, [done = std::move(done), result = std::move(result)]() mutable {
@@ -186,7 +196,7 @@ WorkSource::Next BatchQueue::Take(const Worker& worker, absl::Time now) {
 
 IdleWorkers BatchQueue::Idle(const Worker& asking) {
   IdleWorkers idle{1, cost_.min_chunk_rows(), cost_.NextMergeRows(), cost_.sample_rows()};
-  for (const Worker* worker : replicas_.workers()) {
+  for (const Worker* worker : replicas().workers()) {
     idle.count += worker != &asking && worker->free() ? 1 : 0;
   }
   return idle;
@@ -204,7 +214,7 @@ int64_t BatchQueue::WorkersWanted() const {
 }
 
 void BatchQueue::WakeWorkers(int64_t count) {
-  for (Worker* worker : replicas_.workers()) {
+  for (Worker* worker : replicas().workers()) {
     if (count <= 0) {
       return;
     }
@@ -213,13 +223,13 @@ void BatchQueue::WakeWorkers(int64_t count) {
 }
 
 bool BatchQueue::RunInline() {
-  const auto& workers = replicas_.workers();
+  const auto& workers = replicas().workers();
   return std::any_of(workers.begin(), workers.end(),
                      [this](Worker* worker) { return worker->RunInline(*this); });
 }
 
 size_t BatchQueue::ReplicaOf(const Worker& worker) const {
-  const auto& workers = replicas_.workers();
+  const auto& workers = replicas().workers();
   return static_cast<size_t>(std::find(workers.begin(), workers.end(), &worker) - workers.begin());
 }
 
@@ -236,7 +246,7 @@ absl::Status BatchQueue::ExpiredError() const {
 }
 
 void BatchQueue::Run(size_t replica, TakenBatch taken) {
-  Worker& worker = replicas_.worker(replica);
+  Worker& worker = replicas().worker(replica);
   // Workers cannot be woken in Take(): its caller holds a worker's lock.
   WakeWorkers(taken.workers_to_wake);
   const absl::Time start = absl::Now();
@@ -254,8 +264,9 @@ void BatchQueue::Run(size_t replica, TakenBatch taken) {
 }
 
 absl::Status BatchQueue::RunBatch(size_t replica, TakeBatch take, ReplyToBatch reply) const {
-  const PackedWeights::Use packed(packed_);
-  return RunInference(config_, replicas_.worker(replica), replicas_.replica(replica), take, reply);
+  const PackedWeights::Use packed(shared_->packed);
+  return RunInference(config_, replicas().worker(replica), replicas().replica(replica), take,
+                      reply);
 }
 
 BatchQueue::Rows BatchQueue::Start(Worker& worker, TakenBatch* taken) const {
@@ -289,7 +300,7 @@ BatchQueue::Rows BatchQueue::DropEnded(Rows rows) const {
 
 void BatchQueue::Reply(Worker& worker, const Rows& rows, absl::Time start, BatchResult result) {
   const int64_t count = CountOf(rows);
-  statistics_.RecordBatch(count, start, result.durations);
+  shared_->statistics.RecordBatch(count, start, result.durations);
   metrics_.CountBatch(count);
   worker.CountChunk(DeviceWork::kInference, count);
   {

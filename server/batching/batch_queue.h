@@ -40,6 +40,9 @@ class BatchQueue final : public RequestQueue,
   // `expiries`, an expired request fails when a worker asks for work or another request arrives.
   BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics,
              ExpiryThread* expiries = nullptr);
+  // Takes over from `before`, which is of the same version: shares its replicas and its statistics.
+  BatchQueue(ModelConfig config, const BatchQueue& before, Metrics* metrics,
+             ExpiryThread* expiries = nullptr);
 
   absl::Status Push(std::shared_ptr<InferenceRequest> request,
                     RunMode mode = RunMode::kOnWorker) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -62,8 +65,8 @@ class BatchQueue final : public RequestQueue,
 
   const ModelConfig& config() const override { return config_; }
   int64_t version() const override { return version_; }
-  const ModelStatistics& statistics() const override { return statistics_; }
-  const ReplicaSet& replicas() const { return replicas_; }
+  const ModelStatistics& statistics() const override { return shared_->statistics; }
+  const ReplicaSet& replicas() const { return shared_->replicas; }
   // Returns the index of the replica on `worker`.
   size_t ReplicaOf(const Worker& worker) const;
   // Runs a batch on the calling worker, like RunInference(). Also for queues that share the
@@ -71,10 +74,19 @@ class BatchQueue final : public RequestQueue,
   absl::Status RunBatch(size_t replica, TakeBatch take, ReplyToBatch reply) const;
   // Bytes of each replica's parameters and buffers; empty entries for formats that do not expose
   // them.
-  const std::vector<int64_t>& bytes() const { return bytes_; }
+  const std::vector<int64_t>& bytes() const { return shared_->bytes; }
 
  private:
   using Rows = std::vector<RequestRows>;
+  // What the queues of a version share.
+  struct Shared {
+    explicit Shared(ReplicaSet replicas);
+
+    const ReplicaSet replicas;
+    const std::vector<int64_t> bytes;
+    const PackedWeights packed;
+    ModelStatistics statistics;
+  };
   // A batch that a worker has taken.
   struct TakenBatch {
     Batcher::Batch batch;
@@ -82,6 +94,9 @@ class BatchQueue final : public RequestQueue,
     bool is_short = false;        // expected to take at most 200 µs
     int64_t workers_to_wake = 0;  // for the rows that still wait
   };
+
+  BatchQueue(ModelConfig config, int64_t version, std::shared_ptr<Shared> shared, Metrics* metrics,
+             ExpiryThread* expiries);
 
   IdleWorkers Idle(const Worker& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Updates the metric of waiting rows, which were `before`.
@@ -116,14 +131,11 @@ class BatchQueue final : public RequestQueue,
   // Constant after construction.
   const ModelConfig config_;
   const int64_t version_;
-  const ReplicaSet replicas_;
-  const std::vector<int64_t> bytes_;
-  const PackedWeights packed_;
+  const std::shared_ptr<Shared> shared_;
   ExpiryThread* const expiries_;
 
   // Thread-safe.
   ModelMetrics metrics_;
-  ModelStatistics statistics_;
   std::vector<OrderedReplies> ordered_replies_;  // per priority level; empty without ordering
   std::unique_ptr<OrderedReplies> arrivals_;     // null without ordering or decoders
 

@@ -25,7 +25,7 @@ namespace braid {
 // Services that jobs use. The pointers outlive the jobs.
 struct JobServices {
   TrainerRegistry* trainers = nullptr;
-  const Publisher* publisher = nullptr;  // finds versions
+  Publisher* publisher = nullptr;  // finds versions
   RowCache* rows = nullptr;
   Metrics* metrics = nullptr;
   const Clock* clock = nullptr;

@@ -15,8 +15,8 @@ constexpr absl::string_view kCacheDirectory = "cache";
 
 }  // namespace
 
-Jobs::Jobs(JobsOptions options, TrainerRegistry* trainers, const Publisher* publisher,
-           Metrics* metrics, JobSpecReader read_spec, const Clock* clock)
+Jobs::Jobs(JobsOptions options, TrainerRegistry* trainers, Publisher* publisher, Metrics* metrics,
+           JobSpecReader read_spec, const Clock* clock)
     : options_(std::move(options)), clock_(clock), metrics_(metrics) {
   if (options_.data_dir.empty()) {
     error_ = absl::FailedPreconditionError(
@@ -27,8 +27,7 @@ Jobs::Jobs(JobsOptions options, TrainerRegistry* trainers, const Publisher* publ
   }
 }
 
-absl::Status Jobs::Open(TrainerRegistry* trainers, const Publisher* publisher,
-                        JobSpecReader read_spec) {
+absl::Status Jobs::Open(TrainerRegistry* trainers, Publisher* publisher, JobSpecReader read_spec) {
   BRAID_ASSIGN_OR_RETURN(store_,
                          JobStore::Open(absl::StrCat(options_.data_dir, "/", kStoreFile), clock_));
   BRAID_ASSIGN_OR_RETURN(

@@ -36,7 +36,7 @@ class Jobs {
  public:
   // Opens the store and the row cache. Logs the error if that fails. The pointers outlive the
   // object.
-  Jobs(JobsOptions options, TrainerRegistry* trainers, const Publisher* publisher, Metrics* metrics,
+  Jobs(JobsOptions options, TrainerRegistry* trainers, Publisher* publisher, Metrics* metrics,
        JobSpecReader read_spec, const Clock* clock);
 
   // Continues the jobs of the store. Call once, when models are served and trainers restored.
@@ -55,7 +55,7 @@ class Jobs {
   JobScheduler& scheduler() const { return *scheduler_; }
 
  private:
-  absl::Status Open(TrainerRegistry* trainers, const Publisher* publisher, JobSpecReader read_spec);
+  absl::Status Open(TrainerRegistry* trainers, Publisher* publisher, JobSpecReader read_spec);
   void Disable(const absl::Status& why);
 
   const JobsOptions options_;

@@ -29,7 +29,7 @@ class ServedJobModel final : public JobModel {
  public:
   // `batch_size`: most rows of a forward pass; 0: no limit besides a configured max_batch_size.
   // `publisher` and `metrics` outlive the object.
-  ServedJobModel(const Publisher* publisher, std::string name, int64_t batch_size, Metrics* metrics)
+  ServedJobModel(Publisher* publisher, std::string name, int64_t batch_size, Metrics* metrics)
       : publisher_(publisher), name_(std::move(name)), batch_size_(batch_size), metrics_(metrics) {}
 
   // Loads a version that is not
@@ -41,7 +41,7 @@ class ServedJobModel final : public JobModel {
   void Infer(std::vector<HostTensor> inputs, int64_t rows, Done done) override;
 
  private:
-  const Publisher* const publisher_;
+  Publisher* const publisher_;
   const std::string name_;
   const int64_t batch_size_;
   Metrics* const metrics_;

@@ -72,7 +72,7 @@ bool SeparateBatchDim(std::string reason, ModelConfig* config) {
 }
 
 ModelConfig JoinBatchDim(ModelConfig config) {
-  if (!config.batched() || config.merges_requests()) {
+  if (!config.batched() || config.has_independent_rows()) {
     return config;
   }
   const auto insert = [](size_t dim, Dims* dims) { dims->insert(At(dim, dims), -1); };

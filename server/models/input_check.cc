@@ -216,7 +216,7 @@ absl::Status CheckEmptyRows(const ModelConfig& config, const std::vector<HostTen
 absl::Status CheckMinRows(const ModelConfig& config, const std::vector<HostTensor>& inputs,
                           absl::string_view field) {
   const int64_t rows = RowsOf(inputs);
-  if (config.merges_requests() || rows >= config.min_rows) {
+  if (config.has_independent_rows() || rows >= config.min_rows) {
     return absl::OkStatus();
   }
   return InvalidField(

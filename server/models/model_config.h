@@ -195,13 +195,19 @@ struct ModelConfig {
   RowIndependence row_independence = RowIndependence::kUnproven;
   // Evidence for kDependent, or the reason for kUnproven. Empty: not tested yet.
   std::string row_independence_reason;
+  // True while a published version is tested. row_independence is then that of the version that its
+  // trainer started from.
+  bool rows_untested = false;
 
   // True if inputs and outputs have a batch dimension before their dims.
   bool batched() const { return max_batch_size > 0; }
-  // True if requests may share a batch and one request may use several batches.
-  bool merges_requests() const {
+  // True if a request may have any number of rows, and clients may send a batch in several
+  // requests.
+  bool has_independent_rows() const {
     return batched() && row_independence != RowIndependence::kDependent;
   }
+  // True if requests may share a batch and one request may use several batches.
+  bool merges_requests() const { return has_independent_rows() && !rows_untested; }
   // True if tensors of `spec` have a batch dimension before its dims.
   bool has_batch_dim(const TensorSpec& spec) const { return batched() && !spec.broadcast; }
 };

@@ -60,12 +60,6 @@ absl::StatusOr<std::vector<std::unique_ptr<Replica>>> MakeReplicas(
   return replicas;
 }
 
-// True if `config` requires a test.
-bool NeedsTest(const ModelConfig& config) {
-  return config.batched() && (config.row_independence == RowIndependence::kUnproven ||
-                              config.row_independence == RowIndependence::kProven);
-}
-
 // Records in `config` what `test` found. Requests are merged if rows are proven independent, or if
 // the configuration declares batches and neither this test nor an earlier one says otherwise.
 void Record(RowTest test, int64_t version, ModelConfig* config) {
@@ -124,6 +118,11 @@ absl::StatusOr<RowTest> Test(const ModelFile& file, const ModelConfig& config, W
 
 }  // namespace
 
+bool NeedsRowTest(const ModelConfig& config) {
+  return config.batched() && (config.row_independence == RowIndependence::kUnproven ||
+                              config.row_independence == RowIndependence::kProven);
+}
+
 absl::StatusOr<LoadedVersion> LoadOnEach(const ModelFile& file,
                                          const std::optional<ModelConfig>& config,
                                          const std::vector<Worker*>& workers) {
@@ -145,7 +144,7 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
   BRAID_RETURN_IF_ERROR(MakeDecoders(
       {std::filesystem::path(file.path).parent_path().string(), file.folder}, &settled));
   BRAID_ASSIGN_OR_RETURN(auto replicas, MakeReplicas(*model, placed));
-  if (NeedsTest(settled)) {
+  if (NeedsRowTest(settled)) {
     BRAID_ASSIGN_OR_RETURN(const RowTest test,
                            Test(file, settled, *placed.front(), *replicas.front(), tests));
     if (test.result == RowIndependence::kDependent && !test.approximate &&
@@ -163,16 +162,15 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
   return loaded;
 }
 
-absl::Status SettlePublished(LoadedVersion* published) {
-  ModelConfig& config = published->config;
-  if (!NeedsTest(config)) {
-    return absl::OkStatus();
+absl::StatusOr<ModelConfig> SettlePublished(ModelConfig config, int64_t version,
+                                            const ReplicaSet& replicas) {
+  config.rows_untested = false;
+  if (NeedsRowTest(config)) {
+    BRAID_ASSIGN_OR_RETURN(const RowTest test,
+                           TestRowIndependence(config, replicas.worker(0), replicas.replica(0)));
+    Record(test, version, &config);
   }
-  const ReplicaSet& replicas = published->replicas;
-  BRAID_ASSIGN_OR_RETURN(const RowTest test,
-                         TestRowIndependence(config, replicas.worker(0), replicas.replica(0)));
-  Record(test, published->version, &config);
-  return absl::OkStatus();
+  return config;
 }
 
 }  // namespace braid

@@ -56,8 +56,13 @@ absl::StatusOr<LoadedVersion> LoadVersion(const ModelFile& file,
                                           const std::vector<Worker*>& workers,
                                           OnRowDependence on_row_dependence, RowTestCache* tests);
 
-// Tests row independence of a version that a trainer published, before its requests are merged.
-absl::Status SettlePublished(LoadedVersion* published);
+// Returns true if requests of a version with `config` are merged only after a test.
+bool NeedsRowTest(const ModelConfig& config);
+
+// Tests row independence of a version that a trainer published, and returns its configuration with
+// the result. FAILED_PRECONDITION if its outputs contradict `config`. Blocks.
+absl::StatusOr<ModelConfig> SettlePublished(ModelConfig config, int64_t version,
+                                            const ReplicaSet& replicas);
 
 // Makes a replica on each of `workers`, without test and warm-up.
 absl::StatusOr<LoadedVersion> LoadOnEach(const ModelFile& file,

@@ -29,10 +29,14 @@ std::shared_ptr<BatchQueue> ServedModels::MakeQueue(LoadedVersion version) const
   config.origin = std::move(version.origin);
   auto queue = std::make_shared<BatchQueue>(std::move(config), version.version,
                                             std::move(version.replicas), metrics_, expiries_.get());
+  Start(queue);
+  return queue;
+}
+
+void ServedModels::Start(const std::shared_ptr<BatchQueue>& queue) {
   for (Worker* worker : queue->replicas().workers()) {
     worker->AddSource(queue);
   }
-  return queue;
 }
 
 const std::shared_ptr<BatchQueue>& ServedModels::Entry::current() const {
@@ -120,7 +124,12 @@ void ServedModels::Serve(LoadedVersion version) {
 absl::Status ServedModels::ServeVersion(LoadedVersion version,
                                         const std::shared_ptr<const ModelConfig>& config,
                                         Routing routing) {
-  const auto queue = MakeQueue(std::move(version));
+  return ServeQueue(MakeQueue(std::move(version)), config, std::move(routing));
+}
+
+absl::Status ServedModels::ServeQueue(const std::shared_ptr<BatchQueue>& queue,
+                                      const std::shared_ptr<const ModelConfig>& config,
+                                      Routing routing) {
   const std::string& name = config->name;
   Removed removed;
   const absl::MutexLock lock(&mu_);
@@ -133,6 +142,21 @@ absl::Status ServedModels::ServeVersion(LoadedVersion version,
   Add(queue, &entry, &removed);
   Trim(&entry, &removed);
   return absl::OkStatus();
+}
+
+void ServedModels::Reconfigure(const std::shared_ptr<const BatchQueue>& queue, ModelConfig config) {
+  const std::string name = config.name;
+  auto next = std::make_shared<BatchQueue>(std::move(config), *queue, metrics_, expiries_.get());
+  Start(next);
+  const absl::MutexLock lock(&mu_);
+  const auto entry = entries_.find(name);
+  if (entry == entries_.end()) {
+    return;
+  }
+  const auto served = entry->second.served.find(queue->version());
+  if (served != entry->second.served.end() && served->second == queue) {
+    served->second.swap(next);
+  }
 }
 
 absl::Status ServedModels::SetRouting(absl::string_view name, Routing routing) {

@@ -74,6 +74,14 @@ class ServedModels {
   // reloaded since.
   absl::Status ServeVersion(LoadedVersion version, const std::shared_ptr<const ModelConfig>& config,
                             Routing routing) ABSL_LOCKS_EXCLUDED(mu_);
+  // Same, for a result of MakeQueue().
+  absl::Status ServeQueue(const std::shared_ptr<BatchQueue>& queue,
+                          const std::shared_ptr<const ModelConfig>& config, Routing routing)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Serves the version of `queue` with another configuration from now on: requests that wait in
+  // `queue` keep the old one. No-op if `queue` is not in the table.
+  void Reconfigure(const std::shared_ptr<const BatchQueue>& queue, ModelConfig config)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Applies `routing` to the served versions. NOT_FOUND if `name` is not served.
   absl::Status SetRouting(absl::string_view name, Routing routing) ABSL_LOCKS_EXCLUDED(mu_);
   // Removes a version that is neither current nor labelled. No-op if it is not served.
@@ -117,8 +125,7 @@ class ServedModels {
   // All served versions.
   std::vector<ServedVersion> Served() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Makes the queue of a version that does not enter the table. It lives as long as the caller
-  // keeps it.
+  // Makes the queue of a version that is not in the table. It lives as long as the caller keeps it.
   std::shared_ptr<BatchQueue> MakeQueue(LoadedVersion version) const;
 
   // Configuration of the last load; a different object after each load. NOT_FOUND if `name` is not
@@ -147,6 +154,8 @@ class ServedModels {
     bool has_label(int64_t version) const;
   };
 
+  // Makes the workers take batches from `queue`.
+  static void Start(const std::shared_ptr<BatchQueue>& queue);
   // Returns the entry of a model with a served version. NOT_FOUND.
   absl::StatusOr<const Entry*> FindEntry(absl::string_view name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -15,12 +15,24 @@ import tritonclient.grpc as triton
 from e2e.support import model_control, models, programs
 from e2e.support.inference import assert_close, expected, infer, infer_input
 from e2e.support.model_control import reasons
+from e2e.support.polling import wait_until
 from e2e.support.protocol import CALL_SECONDS
 from e2e.support.server import Server
 from torch import Tensor, nn
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 REQUESTS = 200
+
+
+def independence_after_test(client: triton.InferenceServerClient, model: str) -> str:
+    """Returns the state of the version that serves, once its rows are tested."""
+
+    def state() -> str:
+        said = client.get_model_config(model, as_json=True)["config"]
+        return said["parameters"]["row_independence"]["string_value"]
+
+    wait_until(lambda: state() != "untested")
+    return state()
 
 
 class PointCloud(nn.Module):
@@ -254,8 +266,7 @@ def test_published_row_mixing_version_does_not_merge(
             results = answers(stock, [("m", [infer_input("x", cloud)]) for cloud in clouds])
             for cloud, result in zip(clouds, results, strict=True):
                 assert_close(result.as_numpy("output__0"), expected(module, cloud))
-            said = stock.get_model_config("m", as_json=True)["config"]
-            assert said["parameters"]["row_independence"]["string_value"] == "dependent"
+            assert independence_after_test(stock, "m") == "dependent"
 
 
 class Counted(nn.Module):
@@ -293,9 +304,34 @@ def test_published_version_merges_as_declared_without_proof(
                 trainer.step(inputs, {"target": np.zeros((4, 3), np.float32)})
                 trainer.publish("m")
         with triton.InferenceServerClient(server.address) as stock:
+            assert independence_after_test(stock, "m") == "unproven"
             said = stock.get_model_config("m", as_json=True)["config"]
     assert said["max_batch_size"] == 64
-    assert said["parameters"]["row_independence"]["string_value"] == "unproven"
+
+
+def test_large_version_serves_while_its_rows_are_tested(tmp_path: Path) -> None:
+    """The test needs eight forward passes of 80 MiB of weights. Meanwhile, batches of any size run."""
+    width = 2048
+    module = seeded(lambda: nn.Sequential(*(nn.Linear(width, width) for _ in range(5))))
+    models.export(tmp_path / "models/m", module, inputs=[torch.zeros(1, width)])
+    random = np.random.default_rng(0)
+    with Server(tmp_path / "models", "cpu*2", tmp_path / "run", data=False) as server:
+        with (
+            braid.connect(server.address) as client,
+            triton.InferenceServerClient(server.address) as stock,
+        ):
+            trainer = client.create_trainer("m", loss="mse", optimizer={"name": "SGD", "lr": 0.1})
+            x = random.standard_normal((4, width)).astype(np.float32)
+            for _ in range(3):
+                trainer.step({"input": x}, {"target": x})
+                version = trainer.publish()
+                state = trainer.state_dict()
+                module.load_state_dict({name: torch.from_numpy(state[name]) for name in state})
+                for rows in (1, 300):  # more than max_batch_size
+                    batch = random.standard_normal((rows, width)).astype(np.float32)
+                    (output,) = client.infer("m", {"input": batch}, version=version).values()
+                    assert_close(output, expected(module, batch))
+            assert independence_after_test(stock, "m") == "proven"
 
 
 def test_row_mixing_model_trains_and_is_reported(

@@ -234,7 +234,7 @@ absl::StatusOr<std::shared_ptr<RequestQueue>> InferStream::QueueFor(Pending* pen
                                      batch_model_, "' version '", batch_version_,
                                      "', because the message before set ", kMore, ")"));
   }
-  if (pending->more && !queue->config().merges_requests()) {
+  if (pending->more && !queue->config().has_independent_rows()) {
     return InvalidField(ParameterField("", kMore),
                         absl::StrCat("true for model '", batch_model_,
                                      "', which does not merge requests (send each batch in one "

@@ -213,7 +213,8 @@ void FillParameters(const ModelConfig& config, inference::ModelConfig* message) 
     parameters["origin.durability"].set_string_value(std::string(NameOf(*config.durability)));
   }
   if (config.batched() || config.row_independence == RowIndependence::kDependent) {
-    parameters["row_independence"].set_string_value(std::string(NameOf(config.row_independence)));
+    parameters["row_independence"].set_string_value(
+        std::string(config.rows_untested ? "untested" : NameOf(config.row_independence)));
   }
   if (!config.row_independence_reason.empty()) {
     parameters["row_independence.reason"].set_string_value(config.row_independence_reason);

@@ -33,6 +33,9 @@ namespace {
 constexpr char kChoicesFile[] = "serving.json";
 // Published versions of a model without files whose numbers a retry of the operation gets again.
 constexpr size_t kMaxReserved = 256;
+// A publication waits this long for the test of its rows. If that takes longer, the version serves,
+// but does not merge requests until the test ends.
+constexpr absl::Duration kRowTestPatience = absl::Milliseconds(20);
 
 std::map<std::string, std::string> Describe(const VersionOrigin& origin) {
   std::map<std::string, std::string> text = {
@@ -479,16 +482,62 @@ absl::StatusOr<int64_t> Publisher::Publish(const ModelConfig& config, ReplicaSet
   const auto durability =
       std::make_shared<std::atomic<Durability>>(writes ? Durability::kPending : state.durability);
   reconfigured.durability = durability;
-  LoadedVersion published{std::move(reconfigured), version, std::move(replicas), Describe(origin)};
-  BRAID_RETURN_IF_ERROR(SettlePublished(&published));
   BRAID_RETURN_IF_ERROR(
-      models_->ServeVersion(std::move(published), current, RoutingOf(choices, version)));
+      Serve({std::move(reconfigured), version, std::move(replicas), Describe(origin)}, current,
+            RoutingOf(choices, version)));
   if (writes) {
     writer_->Supersede(model, version,
                        [&](int64_t older) { return models_->Find(model, older).ok(); });
     writer_->Add({model, version, origin, std::move(files), must_write, durability});
   }
   return version;
+}
+
+absl::Status Publisher::Serve(LoadedVersion published,
+                              const std::shared_ptr<const ModelConfig>& current, Routing routing) {
+  if (!NeedsRowTest(published.config)) {
+    return models_->ServeVersion(std::move(published), current, std::move(routing));
+  }
+  published.config.rows_untested = true;
+  const std::shared_ptr<BatchQueue> queue = models_->MakeQueue(std::move(published));
+  const auto test = std::make_shared<RowTestRun>();
+  row_tests_.Post([models = models_, untested = std::weak_ptr<BatchQueue>(queue), test] {
+    const std::shared_ptr<BatchQueue> tested = untested.lock();
+    if (tested == nullptr) {
+      return;  // Another version has replaced it.
+    }
+    test->config = SettlePublished(tested->config(), tested->version(), tested->replicas());
+    test->done.Notify();
+    Settle(models, tested, *test);
+  });
+  // Replies keep their order only within a queue.
+  const absl::Duration patience =
+      queue->config().preserve_ordering ? absl::InfiniteDuration() : kRowTestPatience;
+  if (test->done.WaitForNotificationWithTimeout(patience)) {
+    BRAID_RETURN_IF_ERROR(test->config.status());
+  }
+  BRAID_RETURN_IF_ERROR(models_->ServeQueue(queue, current, std::move(routing)));
+  if (test->done.HasBeenNotified()) {
+    Settle(models_, queue, *test);  // The thread may have tried before the version was served.
+  }
+  return absl::OkStatus();
+}
+
+void Publisher::Settle(ServedModels* models, const std::shared_ptr<BatchQueue>& queue,
+                       const RowTestRun& test) {
+  if (test.config.ok()) {
+    models->Reconfigure(queue, *test.config);
+  } else {
+    Log(LogModule::kModels)
+        .error("model '{}' version {}: its rows could not be tested: {}; requests are not merged",
+               queue->config().name, queue->version(), std::string(test.config.status().message()));
+  }
+}
+
+void Publisher::WaitForRowTests() {
+  absl::Notification done;
+  row_tests_.Post([&done] { done.Notify(); });
+  done.WaitForNotification();
 }
 
 DurabilityState Publisher::DurabilityOf(const std::string& model, int64_t version) const {

@@ -13,6 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "server/base/task_thread.h"
 #include "server/models/model_config.h"
 #include "server/serving/served_models.h"
 #include "server/storage/version_choices.h"
@@ -53,6 +55,7 @@ class Publisher {
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Serves `replicas`, made for `config`, as the next version of its model and returns the version.
+  // Merges its requests once its rows have been tested, perhaps after the call.
   // Ends a pin. Its number is on disk before it serves. With a data directory, a background thread
   // then writes the version, unless another one replaces it first and `must_write` is false.
   // Idempotent: a retry of the same operation returns the same version, and does not replace a
@@ -72,6 +75,8 @@ class Publisher {
   void WaitForTrainer(const std::string& trainer_id, int64_t sequence) const;
   // Waits until all published versions are durable, or will not be.
   void Flush() const;
+  // Waits until the rows of the versions published so far are tested.
+  void WaitForRowTests();
 
   // Serves `version` of `model` again and pins it, unless it is the newest. NOT_FOUND, listing the
   // versions, if there is no such version; UNAVAILABLE if the model is reloaded during the call;
@@ -121,6 +126,19 @@ class Publisher {
   Publisher(ServedModels* models, std::string repository,
             std::function<absl::Status(const std::string& path)> check_file)
       : models_(models), repository_(std::move(repository)), check_file_(std::move(check_file)) {}
+
+  // Test of a published version's rows.
+  struct RowTestRun {
+    absl::Notification done;
+    absl::StatusOr<ModelConfig> config = absl::UnknownError("not tested");  // set before `done`
+  };
+  // Serves a version and tests its rows, if that is needed. Returns errors of a short test, and of
+  // ServedModels::ServeVersion().
+  absl::Status Serve(LoadedVersion published, const std::shared_ptr<const ModelConfig>& current,
+                     Routing routing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Applies the result of a test to the version of `queue`, if it is served.
+  static void Settle(ServedModels* models, const std::shared_ptr<BatchQueue>& queue,
+                     const RowTestRun& test);
 
   // A version that can be loaded.
   struct Source {
@@ -203,8 +221,9 @@ class Publisher {
   // Held while versions and choices change, so that version numbers are unique.
   absl::Mutex mu_;
 
-  // Last member: joined first. nullptr: no data directory.
-  std::unique_ptr<VersionWriter> writer_;
+  // Last members: joined first.
+  TaskThread row_tests_{"row-tests"};
+  std::unique_ptr<VersionWriter> writer_;  // nullptr: no data directory
 };
 
 }  // namespace braid

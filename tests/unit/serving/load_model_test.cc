@@ -29,9 +29,10 @@ class SettlePublishedTest : public ::testing::Test {
     const auto run = [&forward](const Tensors& inputs) -> absl::StatusOr<Tensors> {
       return Tensors{forward(inputs[0])};
     };
-    LoadedVersion published{config_, 2, ReplicaSet(fleet_.workers(), Puppets(fleet_, run))};
-    EXPECT_THAT(SettlePublished(&published), IsOk());
-    return published.config;
+    const auto settled =
+        SettlePublished(config_, 2, ReplicaSet(fleet_.workers(), Puppets(fleet_, run)));
+    EXPECT_THAT(settled, IsOk());
+    return *settled;
   }
 
   WorkerFleet fleet_{1};
@@ -44,6 +45,12 @@ at::Tensor Nan(const at::Tensor& x) { return x * std::numeric_limits<float>::qui
 
 TEST_F(SettlePublishedTest, MergesRequestsOfAProvenVersion) {
   EXPECT_EQ(Settle(Same).row_independence, RowIndependence::kProven);
+}
+
+TEST_F(SettlePublishedTest, EndsTheTimeWithoutMerging) {
+  config_.rows_untested = true;
+  EXPECT_TRUE(Settle(Same).merges_requests());
+  EXPECT_FALSE(Settle(Mixed).merges_requests());
 }
 
 TEST_F(SettlePublishedTest, RunsRequestsAloneIfRowsDependOnEachOther) {

@@ -1,6 +1,7 @@
 // Trainers' versions: published once each, found again after a restart, gone back from.
 #include "server/training/trainer/publisher.h"
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "server/storage/model_files.h"
 #include "server/storage/sealed_directory.h"
+#include "tests/fakes/puppet_queue.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/fakes/trainer_bench.h"
@@ -68,10 +70,16 @@ class Server {
     origin.trainer = "other";
     origin.trainer_id = "other-id";
     origin.sequence = sequence;
-    ReplicaSet replicas(models().workers(),
-                        MakeReplicas(Mlp(), TrainedConfig(), models().workers().size()));
-    return publisher().Publish(TrainedConfig(), std::move(replicas), origin, std::move(files),
-                               /*must_write=*/false);
+    return Publish(origin, MakeReplicas(Mlp(), TrainedConfig(), models().workers().size()),
+                   std::move(files));
+  }
+  // Publishes puppets without files as operation `sequence` of another trainer.
+  absl::StatusOr<int64_t> PublishPuppets(int64_t sequence, const PuppetReplica::Function& forward) {
+    VersionOrigin origin;
+    origin.trainer = "other";
+    origin.trainer_id = "other-id";
+    origin.sequence = sequence;
+    return Publish(origin, Puppets(bench_.fleet(), forward), {});
   }
   Durability StateOfFiles(int64_t version) {
     return publisher().DurabilityOf("m", version).durability;
@@ -81,8 +89,37 @@ class Server {
   }
 
  private:
+  absl::StatusOr<int64_t> Publish(const VersionOrigin& origin,
+                                  std::vector<std::unique_ptr<Replica>> replicas,
+                                  std::vector<NewFile> files) {
+    return publisher().Publish(TrainedConfig(), ReplicaSet(models().workers(), std::move(replicas)),
+                               origin, std::move(files), /*must_write=*/false);
+  }
+
   TrainerBench bench_;
   std::unique_ptr<Trainer> trainer_;
+};
+
+// Forward pass that waits until Release().
+class SlowForward {
+ public:
+  explicit SlowForward(bool mixes_rows = false) : mixes_rows_(mixes_rows) {}
+
+  PuppetReplica::Function function() {
+    return [this](const std::vector<at::Tensor>& inputs) {
+      ++calls_;
+      released_.WaitForNotification();
+      const at::Tensor x = mixes_rows_ ? inputs[0] - inputs[0].mean() : inputs[0];
+      return std::vector<at::Tensor>{x.matmul(at::ones({x.size(1), 4}, x.scalar_type()))};
+    };
+  }
+  void Release() { released_.Notify(); }
+  int calls() const { return calls_; }
+
+ private:
+  const bool mixes_rows_;
+  std::atomic<int> calls_ = 0;
+  absl::Notification released_;
 };
 
 class PublisherTest : public ::testing::Test {
@@ -195,6 +232,42 @@ TEST_F(PublisherTest, ServesAVersionWhileItIsWritten) {
   EXPECT_EQ(server->publisher().WaitForDurability("m", 2).durability, Durability::kDurable);
   EXPECT_EQ(*(*server->models().Find("m", 2))->config().durability, Durability::kDurable);
   EXPECT_EQ(server->Version(2).durability.durability, Durability::kDurable);
+}
+
+TEST_F(PublisherTest, ServesAVersionWithoutMergingUntilItsRowsAreTested) {
+  for (const bool mixes_rows : {false, true}) {
+    SlowForward slow(mixes_rows);
+    const auto server = StartInMemory();
+    EXPECT_EQ(*server->PublishPuppets(1, slow.function()), 2);
+    EXPECT_EQ(server->served(), 2);
+    const std::shared_ptr<BatchQueue> untested = *server->models().FindReplicas("m", 2);
+    EXPECT_TRUE(untested->config().has_independent_rows());
+    EXPECT_FALSE(untested->config().merges_requests());
+    slow.Release();
+    server->Infer();
+    server->publisher().WaitForRowTests();
+    const std::shared_ptr<BatchQueue> tested = *server->models().FindReplicas("m", 2);
+    EXPECT_EQ(tested->config().merges_requests(), !mixes_rows);
+    EXPECT_EQ(tested->config().row_independence,
+              mixes_rows ? RowIndependence::kDependent : RowIndependence::kProven);
+    EXPECT_EQ(tested->config().origin.at("trainer"), "other");
+    EXPECT_EQ(&tested->replicas(), &untested->replicas());
+    server->Infer();
+    EXPECT_EQ(tested->statistics().counts().success.count, 2);
+  }
+}
+
+TEST_F(PublisherTest, DoesNotTestTheRowsOfAVersionThatWasReplacedMeanwhile) {
+  SlowForward slow;
+  SlowForward replaced;
+  const auto server = StartInMemory();
+  EXPECT_EQ(*server->PublishPuppets(1, slow.function()), 2);
+  EXPECT_EQ(*server->PublishPuppets(2, replaced.function()), 3);
+  EXPECT_EQ(*server->PublishPuppets(3, slow.function()), 4);
+  slow.Release();
+  server->publisher().WaitForRowTests();
+  EXPECT_EQ(replaced.calls(), 0);
+  EXPECT_TRUE((*server->models().Find("m", 4))->config().merges_requests());
 }
 
 TEST_F(PublisherTest, AVersionLostInACrashKeepsItsNumberAndDoesNotEndThePin) {

@@ -448,8 +448,8 @@ class Server::Parts {
       job_gate_ = std::make_unique<JobGate>(std::move(gpus));
     }
     trainers_ = std::make_unique<TrainerRegistry>(
-        TrainerServices{models_.get(), publisher_.get(), &metrics_, profiler_.get(),
-                        options_.overlap_reduction, pool_->training_workers(),
+        TrainerServices{models_.get(), publisher_.get(), &metrics_, &trainer_pools_,
+                        profiler_.get(), options_.overlap_reduction, pool_->training_workers(),
                         pool_->background_workers(), job_gate_.get(), tracking_.get()},
         std::move(storage), ReadStoredSpec, static_cast<size_t>(options_.max_trainers));
     return absl::OkStatus();
@@ -662,6 +662,7 @@ class Server::Parts {
   std::unique_ptr<StepProfiler> profiler_;  // null: no profiling
   std::unique_ptr<Tracking> tracking_;      // null: no --tracking_dir
   std::unique_ptr<JobGate> job_gate_;       // null: no GPUs
+  TrainerPools trainer_pools_;
   std::unique_ptr<TrainerRegistry> trainers_;
   std::unique_ptr<DatasetStore> datasets_;  // null: no uploads of datasets
   std::unique_ptr<Jobs> jobs_;

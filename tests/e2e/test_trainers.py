@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import braid
@@ -152,3 +153,27 @@ def test_existing_trainer_has_the_same_arguments(
         assert client.create_trainer("chain", **again).name == trainer.name
         with pytest.raises(braid.AlreadyExists, match=r"optimizer\.\w+\.lr is .*, requested 0\.25"):
             client.create_trainer("chain", **{**again, "optimizer": {"name": optimizer, "lr": 0.25}})
+
+
+def test_trainers_that_nobody_uses_have_no_threads(start_server: Callable[..., Server]) -> None:
+    server = start_server("cpu*1", names=("chain",))
+
+    def threads() -> int:
+        return len(os.listdir(f"/proc/{server.process.pid}/task"))
+
+    x, labels = oracle.dataset("chain", 8)
+    with braid.connect(server.address) as client:
+
+        def train(name: str) -> None:
+            trainer = client.create_trainer(
+                "chain", name=name, loss="cross_entropy", optimizer=SGD
+            )
+            trainer.step({"x": x}, {"target": labels})
+            trainer.save_checkpoint()
+
+        train("first")
+        before = threads()
+        for index in range(40):
+            train(f"other{index}")
+        assert threads() - before < 10
+    server.stop()

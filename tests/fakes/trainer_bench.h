@@ -158,7 +158,7 @@ class TrainerBench {
   // Has trainers write their metrics to files. `tracking` outlives them.
   void Track(Tracking* tracking) { tracking_ = tracking; }
   TrainerServices services() {
-    TrainerServices services{&models_, publisher_.get(), metrics()};
+    TrainerServices services{&models_, publisher_.get(), metrics(), &pools_};
     services.tracking = tracking_;
     return services;
   }
@@ -168,6 +168,7 @@ class TrainerBench {
   const std::unique_ptr<WorkerFleet> fleet_;
   ServedModels models_;
   std::unique_ptr<Publisher> publisher_;
+  TrainerPools pools_;
   Tracking* tracking_ = nullptr;
 };
 

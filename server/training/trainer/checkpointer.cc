@@ -11,17 +11,13 @@
 namespace braid {
 
 Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, const HostModel* model,
-                           int64_t keep, std::function<void(int64_t sequence)> wait)
-    : store_(std::move(store)),
-      model_(model),
-      keep_(keep),
-      wait_(std::move(wait)),
-      thread_("checkpoints") {}
+                           int64_t keep, std::function<void(int64_t sequence)> wait, TaskPool* pool)
+    : store_(std::move(store)), model_(model), keep_(keep), wait_(std::move(wait)), queue_(pool) {}
 
 void Checkpointer::Write(TrainerCheckpoint checkpoint, Done done) {
   const absl::MutexLock lock(&mu_);
   ++waiting_;
-  thread_.Post([this, checkpoint = std::move(checkpoint), done = std::move(done)]() mutable {
+  queue_.Post([this, checkpoint = std::move(checkpoint), done = std::move(done)]() mutable {
     absl::StatusOr<CheckpointInfo> info = WriteNow(checkpoint);
     {
       const absl::MutexLock written(&mu_);
@@ -66,7 +62,7 @@ void Checkpointer::Keep(std::string name) {
 
 absl::Status Checkpointer::Use(absl::FunctionRef<absl::Status(CheckpointStore&)> use) {
   return WaitFor<absl::Status>(
-      [&](auto done) { thread_.Post([this, use, done] { done(use(*store_)); }); });
+      [&](auto done) { queue_.Post([this, use, done] { done(use(*store_)); }); });
 }
 
 absl::StatusOr<Checkpointer::Loaded> Checkpointer::Read(const std::string& name) {
@@ -78,12 +74,12 @@ absl::StatusOr<Checkpointer::Loaded> Checkpointer::Read(const std::string& name)
     return whole;
   };
   return WaitFor<absl::StatusOr<Loaded>>(
-      [&](auto done) { thread_.Post([&read, done] { done(read()); }); });
+      [&](auto done) { queue_.Post([&read, done] { done(read()); }); });
 }
 
 absl::Status Checkpointer::MakeNewest(const std::string& name, const std::string& state) {
   return WaitFor<absl::Status>(
-      [&](auto done) { thread_.Post([&, done] { done(store_->MakeNewest(name, state)); }); });
+      [&](auto done) { queue_.Post([&, done] { done(store_->MakeNewest(name, state)); }); });
 }
 
 }  // namespace braid

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/base/task_thread.h"
+#include "server/base/task_pool.h"
 #include "server/storage/checkpoint_store.h"
 #include "server/training/trainer/checkpoint_format.h"
 #include "server/training/trainer/host_model.h"
@@ -27,11 +27,11 @@ class Checkpointer {
 
   // `model`: writes the model's files; outlives the object. `keep`: number of checkpoints to keep,
   // 0: all. `wait`: called before a checkpoint of the state after operation `sequence` is written;
-  // returns once the operations up to it have written their own files.
+  // returns once the operations up to it have written their own files. `pool`: outlives the object.
   Checkpointer(std::unique_ptr<CheckpointStore> store, const HostModel* model, int64_t keep,
-               std::function<void(int64_t sequence)> wait);
+               std::function<void(int64_t sequence)> wait, TaskPool* pool);
 
-  // Queues `checkpoint`. The background thread calls `done`.
+  // Queues `checkpoint`. A background thread calls `done`.
   void Write(TrainerCheckpoint checkpoint, Done done) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the number of checkpoints that are queued or being written.
   int64_t waiting() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -69,8 +69,8 @@ class Checkpointer {
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   std::string kept_ ABSL_GUARDED_BY(mu_);
 
-  // Last member: joined first.
-  TaskThread thread_;
+  // Last member: ends first.
+  TaskQueue queue_;
 };
 
 }  // namespace braid

@@ -166,8 +166,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
     const auto wait = [trainer = trainer.get()](int64_t sequence) {
       trainer->WaitForFiles(sequence);
     };
-    trainer->checkpointer_ =
-        std::make_unique<Checkpointer>(std::move(store), trainer->host_model_.get(), keep, wait);
+    trainer->checkpointer_ = std::make_unique<Checkpointer>(
+        std::move(store), trainer->host_model_.get(), keep, wait, &services.pools->checkpoints);
   }
   return trainer;
 }
@@ -188,7 +188,7 @@ Trainer::Trainer(TrainerSpec spec, std::string id, ModelConfig config,
       tracked_(OpenTracked(services_.tracking, spec_.name)),
       schedule_(std::move(schedule)),
       model_(std::move(model)),
-      thread_("trainer") {
+      queue_(&(OfJob(spec_.name) ? services_.pools->job_operations : services_.pools->operations)) {
   const absl::MutexLock lock(&mu_);
   UpdateInfo();
   RecordLearningRates(lrs_);
@@ -199,7 +199,7 @@ Trainer::~Trainer() {
   deleted_ = true;
 }
 
-absl::Status Trainer::Enqueue(TaskThread::Task task) {
+absl::Status Trainer::Enqueue(TaskQueue::Task task) {
   const absl::MutexLock lock(&mu_);
   if (waiting_ >= kMaxWaiting) {
     return absl::ResourceExhaustedError(
@@ -208,7 +208,7 @@ absl::Status Trainer::Enqueue(TaskThread::Task task) {
   }
   ++waiting_;
   last_used_ = absl::Now();
-  thread_.Post([this, task = std::move(task)]() mutable {
+  queue_.Post([this, task = std::move(task)]() mutable {
     task();
     const absl::MutexLock done(&mu_);
     --waiting_;
@@ -217,7 +217,7 @@ absl::Status Trainer::Enqueue(TaskThread::Task task) {
 }
 
 template <typename Done, typename Work>
-void Trainer::RunOnThread(Done done, Work work) {
+void Trainer::RunInQueue(Done done, Work work) {
   // The task may be destroyed without running; the callback must be called.
   auto shared = std::make_shared<Done>(std::move(done));
   absl::Status queued = Enqueue([this, work = std::move(work), shared]() mutable {
@@ -243,17 +243,17 @@ void Trainer::Submit(Operation operation, OperationDone done) {
       StartCheckpointIfDue(absl::Now());
     }
   };
-  RunOnThread(std::move(report), [this, operation = std::move(operation)]() mutable {
+  RunInQueue(std::move(report), [this, operation = std::move(operation)]() mutable {
     return Apply(std::move(operation));
   });
 }
 
 void Trainer::GetState(StateDone done) {
-  RunOnThread(std::move(done), [this] { return model_->State(); });
+  RunInQueue(std::move(done), [this] { return model_->State(); });
 }
 
 void Trainer::Export(ExportFormat format, ExportDone done) {
-  RunOnThread(std::move(done), [this, format]() -> absl::StatusOr<std::string> {
+  RunInQueue(std::move(done), [this, format]() -> absl::StatusOr<std::string> {
     BRAID_ASSIGN_OR_RETURN(const std::vector<StateTensor> state,
                            model_->State(format == ExportFormat::kTrainableSafetensors));
     return ExportNow(format, state);
@@ -585,7 +585,7 @@ void Trainer::Evaluate(std::shared_ptr<Evaluation> evaluation, BatchLayout layou
   operation.mode = Mode::kEval;
   operation.inputs = std::move(inputs);
   operation.targets = std::move(targets);
-  RunOnThread(
+  RunInQueue(
       std::move(done),
       [this, evaluation = std::move(evaluation),
        operation = std::move(operation)]() mutable -> absl::StatusOr<int64_t> {
@@ -820,7 +820,7 @@ void Trainer::Tick(absl::Time now) {
 
 void Trainer::PostCheckpointCheck(absl::Time now) {
   const absl::MutexLock lock(&mu_);
-  // The destructor joins the trainer's thread before the checkpointer's.
+  // The destructor ends the trainer's queue before the checkpointer's.
   if (deleted_) {
     return;
   }
@@ -829,7 +829,7 @@ void Trainer::PostCheckpointCheck(absl::Time now) {
     return;
   }
   check_at_ = now;
-  thread_.Post([this] {
+  queue_.Post([this] {
     absl::Time at;
     {
       const absl::MutexLock begun(&mu_);

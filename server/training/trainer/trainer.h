@@ -18,7 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "server/base/task_thread.h"
+#include "server/base/task_pool.h"
 #include "server/models/model_config.h"
 #include "server/serving/served_models.h"
 #include "server/telemetry/model_metrics.h"
@@ -46,8 +46,8 @@ struct BaseModel {
   const ReplicaSet& replicas;
 };
 
-// Owned by the TrainerRegistry. Thread-safe. Operations run one after the other on the trainer's
-// thread, which waits for the workers.
+// Owned by the TrainerRegistry. Thread-safe. Operations run one after the other, each on a thread
+// that trainers share, which waits for the workers: the trainer's thread in other comments.
 class Trainer {
  public:
   // Starts from the code and the weights of `base`. `id`: unique, also among trainers that have had
@@ -101,8 +101,8 @@ class Trainer {
   // Restores the newest checkpoint after a restart. Clients continue without noticing.
   void Resume(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints() const;
-  // Calls `call` before each checkpoint is written, on its thread, and after OperationDone of the
-  // operations in it. nullptr: calls nothing. Waits for a call in progress.
+  // Calls `call` before each checkpoint is written, on another thread, and after OperationDone of
+  // the operations in it. nullptr: calls nothing. Waits for a call in progress.
   void SetBeforeCheckpoint(std::function<void()> call) ABSL_LOCKS_EXCLUDED(before_mu_);
   // Calls Checkpointer::Keep(). FAILED_PRECONDITION without a store.
   absl::Status KeepCheckpoint(std::string name);
@@ -130,11 +130,11 @@ class Trainer {
           std::unique_ptr<DataParallel> model, std::unique_ptr<const HostModel> host_model,
           const TrainerServices& services);
 
-  // Posts `task` to the thread. RESOURCE_EXHAUSTED if the queue is full.
-  absl::Status Enqueue(TaskThread::Task task) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `done(work())` on the thread, or `done` with an error.
+  // Queues `task`. RESOURCE_EXHAUSTED if the queue is full.
+  absl::Status Enqueue(TaskQueue::Task task) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `done(work())` in the queue, or `done` with an error.
   template <typename Done, typename Work>
-  void RunOnThread(Done done, Work work);
+  void RunInQueue(Done done, Work work);
   // Returns an error if the trainer has been deleted or is poisoned.
   absl::Status CheckUsable() const ABSL_LOCKS_EXCLUDED(mu_);
   // NOT_FOUND if the trainer has been deleted.
@@ -144,7 +144,7 @@ class Trainer {
   // Returns the error of all later operations.
   absl::Status Poison(absl::string_view what, const absl::Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // On the trainer's thread.
+  // In the trainer's queue.
   absl::StatusOr<OperationResult> Apply(Operation operation) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns `work()`, which uses the devices. Work for a job first passes the job gate.
   template <typename Work>
@@ -195,7 +195,7 @@ class Trainer {
   // Copies the state and writes it in the background. Records how long the trainer paused.
   void StartCheckpoint(bool before_forward, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   void StartCheckpointIfDue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Posts StartCheckpointIfDue() to the trainer's thread. Called by any thread.
+  // Posts StartCheckpointIfDue() to the trainer's queue. Called by any thread.
   void PostCheckpointCheck(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   void Save(bool last, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the last checkpoint if it is of the state after operation `sequence`.
@@ -218,7 +218,7 @@ class Trainer {
   TrainerMetrics metrics_;
   const std::shared_ptr<TrackedRun> tracked_;  // nullptr: metrics are not tracked
 
-  // Touched only by the trainer's thread.
+  // Touched only in the trainer's queue.
   Schedule schedule_;
   const std::unique_ptr<DataParallel> model_;
   Sequence sequence_;
@@ -254,10 +254,10 @@ class Trainer {
   std::vector<GroupLearningRate> lrs_ ABSL_GUARDED_BY(mu_);
   std::vector<DeviceMemory> memory_ ABSL_GUARDED_BY(mu_);
 
-  // Joined before all of the above, and after the thread that posts to it.
+  // Ends before all of the above, and after the queue that posts to it.
   std::unique_ptr<Checkpointer> checkpointer_;  // nullptr: no store
-  // Last member: joined first.
-  TaskThread thread_;
+  // Last member: ends first.
+  TaskQueue queue_;
 };
 
 }  // namespace braid

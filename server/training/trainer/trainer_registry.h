@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "server/base/task_pool.h"
 #include "server/base/task_thread.h"
 #include "server/serving/served_models.h"
 #include "server/storage/checkpoint_store.h"
@@ -42,11 +43,20 @@ struct StoredTrainer;
 // Names of trainers that belong to jobs start with it. Clients may read them, but not change them.
 inline constexpr absl::string_view kJobTrainerPrefix = "job-";
 
+// Threads of all trainers. An operation keeps one while it waits: for workers, for the files of a
+// version, or, if it is of a job, for its turn at a device.
+struct TrainerPools {
+  TaskPool operations{"trainer", 32};
+  TaskPool job_operations{"job trainer", 32};
+  TaskPool checkpoints{"checkpoints", 8};
+};
+
 // Services that trainers use. They outlive the trainers.
 struct TrainerServices {
   ServedModels* models = nullptr;
   Publisher* publisher = nullptr;
   Metrics* metrics = nullptr;
+  TrainerPools* pools = nullptr;
   StepProfiler* profiler = nullptr;  // nullptr: no profiling
   bool overlap_reduction = false;    // Placement::overlap_reduction
   // DevicePool::training_workers(), for trainers of clients, and DevicePool::background_workers(),

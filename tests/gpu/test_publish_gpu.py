@@ -19,6 +19,12 @@ from gpu.target import DEVICE, ONE, REPLICAS, gpu_only
 
 SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}
 MIB = 1 << 20
+ALL_VERSIONS = """
+max_batch_size: 256
+input [ { name: "x" data_type: TYPE_FP64 dims: [ 1, 28, 28 ] } ]
+output [ { name: "output__0" data_type: TYPE_FP64 dims: [ 10 ] } ]
+version_policy { all { } }
+"""
 
 
 class Adapted(nn.Module):
@@ -41,9 +47,7 @@ def allocated(server: Server) -> float:
 def test_versions_keep_their_values_while_training_goes_on(tmp_path: Path, devices: str) -> None:
     folder = tmp_path / "models/convnet64"
     x = oracle.dataset("convnet64", 64)[0]
-    models.export(folder, models.make("convnet64"), inputs=[x[:1]])
-    with (folder / "config.pbtxt").open("a") as config:
-        config.write("version_policy { all { } }\n")
+    models.export(folder, models.make("convnet64"), config=ALL_VERSIONS)
     with Server(tmp_path / "models", devices, tmp_path / "run") as server:
         with braid.connect(server.address) as client:
             trainer = client.create_trainer("convnet64", loss="cross_entropy", optimizer=SGD)
@@ -76,7 +80,7 @@ def test_trainers_and_versions_share_frozen_memory(
     if format == "pair":
         braid.export(Adapted().to(DEVICE), {"x": x}, folder, "pair", precisions=())
     else:
-        models.export(folder, Adapted(), inputs=[x.cpu()])
+        models.export(folder, Adapted(), inputs=[torch.zeros(1, 8192)])
     batch = {"x": x.cpu().numpy()}, {"target": np.zeros(2, np.int64)}
     with Server(tmp_path / "models", devices, tmp_path / "run", data=False) as server:
         with braid.connect(server.address) as client:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks Braid on a machine with a GPU, in about nine minutes and without a network or a build. What
+# Checks Braid on a machine with a GPU, in about ten minutes and without a network or a build. What
 # it runs comes from a bundle (scripts/gpu_bundle.sh) and from this source tree.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-stages=(load correctness formats probes speed)
+stages=(load correctness sharing formats probes speed)
 usage() {
   cat <<END
 usage: scripts/gpu_check.sh [--dry-run] [--python PYTHON] [--output DIRECTORY] BUNDLE [STAGE...]
@@ -18,6 +18,7 @@ usage: scripts/gpu_check.sh [--dry-run] [--python PYTHON] [--output DIRECTORY] B
 Stages:
   load         a server starts, is scraped before and after its first request, and ends
   correctness  inference, training, metrics and shared memory, compared with PyTorch
+  sharing      versions and trainers in the same memory, a job beside a trainer
   formats      AOTInductor packages and exported pairs, compared with PyTorch
   probes       synchronized batch norm, lack of memory, a lost GPU, serving and training and loading
                at once, unusual settings of the CUDA runtime, compute-sanitizer
@@ -25,8 +26,8 @@ Stages:
 END
 }
 
-# Seconds for each stage. They add up to nine minutes.
-declare -A limits=([load]=50 [correctness]=90 [formats]=130 [probes]=90 [speed]=180)
+# Seconds for each stage. They add up to ten minutes.
+declare -A limits=([load]=50 [correctness]=90 [sharing]=60 [formats]=130 [probes]=90 [speed]=180)
 slowness=1
 dry_run=no
 python=python3
@@ -101,7 +102,8 @@ fi
 test_names() { # STAGE
   case $1 in
     load) say load ;;
-    correctness) printf '%s\n' inference training publish jobs metrics shared_memory ;;
+    correctness) printf '%s\n' inference training metrics shared_memory ;;
+    sharing) printf '%s\n' publish jobs ;;
     formats) printf '%s\n' formats pairs ;;
     probes) printf '%s\n' lost memory batch_norm workers sanitizer ;;
   esac

@@ -19,7 +19,7 @@ from torch import Tensor
 from gpu.target import ON_CPU, gpu_only
 
 SGD = {"name": "SGD", "lr": 0.05, "momentum": 0.9}
-STEPS = 30 if ON_CPU else 300
+STEPS = 30 if ON_CPU else 100
 SECONDS = 120
 
 

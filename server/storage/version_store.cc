@@ -155,6 +155,7 @@ absl::Status VersionStore::Write(const std::string& model, int64_t version,
   manifest.kind = kKind;
   manifest.created = origin.created;
   files.push_back(FileOf(kOriginName, OriginText(origin)));
+  Forget(absl::StrCat(parent, "/", name));  // Somebody may have removed a version of this number.
   return WriteSealedDirectory(parent, name, std::move(manifest), files).status();
 }
 
@@ -165,7 +166,13 @@ absl::StatusOr<std::unique_ptr<VersionUpload>> VersionStore::NewUpload() const {
 absl::Status VersionStore::Remove(const std::string& model, int64_t version) const {
   BRAID_RETURN_IF_ERROR(Find(model, version).status());
   BRAID_ASSIGN_OR_RETURN(const std::string parent, PathOf(root_, model));
+  Forget(absl::StrCat(parent, "/", version));
   return RemoveWhole(parent, absl::StrCat(version));
+}
+
+void VersionStore::Forget(const std::string& directory) const {
+  const absl::MutexLock lock(&origins_->mu);
+  origins_->by_directory.erase(directory);
 }
 
 absl::StatusOr<std::vector<std::string>> VersionStore::Models() const {
@@ -211,8 +218,17 @@ absl::StatusOr<StoredVersion> VersionStore::Read(const std::string& model, int64
 absl::StatusOr<VersionOrigin> VersionStore::ReadOrigin(const std::string& model,
                                                        int64_t version) const {
   BRAID_ASSIGN_OR_RETURN(const std::string directory, Find(model, version));
+  {
+    const absl::MutexLock lock(&origins_->mu);
+    const auto known = origins_->by_directory.find(directory);
+    if (known != origins_->by_directory.end()) {
+      return known->second;
+    }
+  }
   BRAID_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(directory, kKind));
-  return ReadOriginIn(directory, manifest);
+  BRAID_ASSIGN_OR_RETURN(VersionOrigin origin, ReadOriginIn(directory, manifest));
+  const absl::MutexLock lock(&origins_->mu);
+  return origins_->by_directory.insert({directory, std::move(origin)}).first->second;
 }
 
 absl::StatusOr<std::string> VersionStore::Find(const std::string& model, int64_t version) const {

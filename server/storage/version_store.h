@@ -14,9 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/base/new_file.h"
 #include "server/storage/version_upload.h"
@@ -74,18 +77,29 @@ class VersionStore {
 
   // Verifies all files. NOT_FOUND for an unknown version, DATA_LOSS with a file that is damaged.
   absl::StatusOr<StoredVersion> Read(const std::string& model, int64_t version) const;
-  // Same, without verifying the model, which is fast.
+  // Returns the origin without verifying the model. Remembers it, so that reading those of many
+  // versions again is fast. Errors as Read().
   absl::StatusOr<VersionOrigin> ReadOrigin(const std::string& model, int64_t version) const;
 
  private:
-  VersionStore(std::string root, std::string uploads)
-      : root_(std::move(root)), uploads_(std::move(uploads)) {}
+  // Origins of versions by their directory.
+  struct Origins {
+    absl::Mutex mu;
+    absl::flat_hash_map<std::string, VersionOrigin> by_directory ABSL_GUARDED_BY(mu);
+  };
 
+  VersionStore(std::string root, std::string uploads)
+      : root_(std::move(root)),
+        uploads_(std::move(uploads)),
+        origins_(std::make_unique<Origins>()) {}
+
+  void Forget(const std::string& directory) const;
   // Returns the directory of an existing version.
   absl::StatusOr<std::string> Find(const std::string& model, int64_t version) const;
 
   std::string root_;
   std::string uploads_;
+  std::unique_ptr<Origins> origins_;
 };
 
 }  // namespace braid

@@ -117,13 +117,25 @@ TEST_F(VersionStoreTest, DetectsDamage) {
   FlipByte(root_ / "m/1/model.pt", 3);
   EXPECT_THAT(versions_.Read("m", 1),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("m/1/model.pt'")));
-  EXPECT_THAT(versions_.ReadOrigin("m", 1), IsOk());
+  EXPECT_THAT(Open().ReadOrigin("m", 1), IsOk());
   FlipByte(root_ / "m/1/origin.json", 3);
   EXPECT_THAT(versions_.ReadOrigin("m", 1),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("m/1/origin.json'")));
   std::filesystem::remove(root_ / "m/1/manifest.json");
   EXPECT_THAT(versions_.Read("m", 1),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("manifest.json': missing")));
+}
+
+TEST_F(VersionStoreTest, RemembersOriginsUntilTheVersionIsRemovedOrWrittenAgain) {
+  ASSERT_THAT(Write("m", 1), IsOk());
+  ASSERT_THAT(versions_.ReadOrigin("m", 1), IsOk());
+  FlipByte(root_ / "m/1/origin.json", 3);
+  EXPECT_THAT(versions_.ReadOrigin("m", 1), IsOk());
+  ASSERT_THAT(versions_.Remove("m", 1), IsOk());
+  EXPECT_THAT(versions_.ReadOrigin("m", 1), StatusIs(absl::StatusCode::kNotFound, HasSubstr("")));
+  ASSERT_THAT(Write("m", 1), IsOk());
+  FlipByte(root_ / "m/1/origin.json", 3);
+  EXPECT_THAT(versions_.ReadOrigin("m", 1), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("")));
 }
 
 TEST_F(VersionStoreTest, RejectsUnknownVersionsAndInvalidNames) {

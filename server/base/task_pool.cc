@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <system_error>
 #include <utility>
 
 namespace braid {
@@ -30,8 +31,14 @@ void TaskPool::Add(TaskQueue* queue) {
   const absl::MutexLock lock(&mu_);
   ready_.push_back(queue);
   if (ready_.size() > free_ && threads_.size() < max_threads_) {
-    threads_.emplace_back([this] { Run(); });
-    pthread_setname_np(threads_.back().native_handle(), name_.substr(0, 15).c_str());
+    try {
+      threads_.emplace_back([this] { Run(); });
+      pthread_setname_np(threads_.back().native_handle(), name_.substr(0, 15).c_str());
+    } catch (const std::system_error&) {
+      if (threads_.empty()) {
+        throw;
+      }
+    }
   }
 }
 

@@ -18,7 +18,8 @@ class TaskQueue;
 // Thread-safe.
 class TaskPool {
  public:
-  // Starts a thread when a queue has a task and no thread is free, at most `max_threads`.
+  // Starts a thread when a queue has a task and no thread is free, at most `max_threads`, or fewer
+  // if the system has no more.
   TaskPool(std::string name, size_t max_threads);
   // Joins the threads. The queues must be gone.
   ~TaskPool();

@@ -40,7 +40,8 @@ class BatchQueue final : public RequestQueue,
   // `expiries`, an expired request fails when a worker asks for work or another request arrives.
   BatchQueue(ModelConfig config, int64_t version, ReplicaSet replicas, Metrics* metrics,
              ExpiryThread* expiries = nullptr);
-  // Takes over from `before`, which is of the same version: shares its replicas and its statistics.
+  // A second queue for the version of `before`: shares its replicas and statistics, not its
+  // requests.
   BatchQueue(ModelConfig config, const BatchQueue& before, Metrics* metrics,
              ExpiryThread* expiries = nullptr);
 

@@ -44,8 +44,9 @@ class JobContext {
   // Adds values of metrics at `step`, which is at least that of the last call. Written at least
   // once a second, if reports arrive.
   virtual void AddMetrics(int64_t step, std::vector<TrackedValue> values) = 0;
-  // Writes all metrics so far. Called before a checkpoint makes their steps durable, which do not
-  // come again after a crash. Blocks. Logs an error: the metrics stay and are written later.
+  // Writes all metrics so far. Called before a checkpoint is written: its steps are not repeated
+  // after a crash, so metrics that are not written would be lost. Blocks. Logs an error: the
+  // metrics stay and are written later.
   virtual void WriteMetrics() = 0;
   // Removes values of tracked metrics after `step`, from which the job continues after a crash or
   // another interruption, perhaps on another course.

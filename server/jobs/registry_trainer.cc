@@ -115,6 +115,7 @@ absl::StatusOr<int64_t> RegistryTrainer::Publish(int64_t step) {
 }
 
 void RegistryTrainer::Release() {
+  Close();  // before the trainer cannot be found any more
   const auto unloaded =
       WaitFor<absl::Status>([&](auto done) { trainers_->Unload(spec_.name, done); });
   if (!unloaded.ok()) {

@@ -65,7 +65,6 @@ absl::StatusOr<InferenceResult> CheckRows(absl::StatusOr<InferenceResult> result
 }  // namespace
 
 absl::StatusOr<int64_t> ServedJobModel::Open(int64_t version) {
-  publisher_->WaitForRowTests();  // The queue decides for the whole job whether rows are merged.
   absl::StatusOr<std::shared_ptr<BatchQueue>> found = publisher_->FindOrLoad(name_, version);
   if (!found.ok()) {
     return absl::Status(found.status().code(),

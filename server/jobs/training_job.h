@@ -81,7 +81,7 @@ class JobTrainer {
   // thread before a checkpoint is written, after `done` of the steps in it, until Close().
   virtual absl::StatusOr<Position> Open(const std::string& best, int64_t total_steps,
                                         std::function<void()> before_checkpoint) = 0;
-  // Waits for a call of `before_checkpoint` in progress; there is none from now on.
+  // Waits for a running call of `before_checkpoint`, which is not called afterwards.
   virtual void Close() = 0;
   // Queues a training step as operation `sequence`. Calls `done` once, on any thread; steps end in
   // their order, and after one that fails, later ones fail as well.

@@ -195,8 +195,8 @@ struct ModelConfig {
   RowIndependence row_independence = RowIndependence::kUnproven;
   // Evidence for kDependent, or the reason for kUnproven. Empty: not tested yet.
   std::string row_independence_reason;
-  // True while a published version is tested. row_independence is then that of the version that its
-  // trainer started from.
+  // True while a published version is tested. row_independence is then that of the model's last
+  // load.
   bool rows_untested = false;
 
   // True if inputs and outputs have a batch dimension before their dims.

@@ -33,6 +33,13 @@ std::shared_ptr<BatchQueue> ServedModels::MakeQueue(LoadedVersion version) const
   return queue;
 }
 
+std::shared_ptr<BatchQueue> ServedModels::MakeQueue(ModelConfig config,
+                                                    const BatchQueue& before) const {
+  auto queue = std::make_shared<BatchQueue>(std::move(config), before, metrics_, expiries_.get());
+  Start(queue);
+  return queue;
+}
+
 void ServedModels::Start(const std::shared_ptr<BatchQueue>& queue) {
   for (Worker* worker : queue->replicas().workers()) {
     worker->AddSource(queue);
@@ -144,19 +151,31 @@ absl::Status ServedModels::ServeQueue(const std::shared_ptr<BatchQueue>& queue,
   return absl::OkStatus();
 }
 
-void ServedModels::Reconfigure(const std::shared_ptr<const BatchQueue>& queue, ModelConfig config) {
-  const std::string name = config.name;
-  auto next = std::make_shared<BatchQueue>(std::move(config), *queue, metrics_, expiries_.get());
-  Start(next);
-  const absl::MutexLock lock(&mu_);
-  const auto entry = entries_.find(name);
+std::shared_ptr<BatchQueue>* ServedModels::FindPlace(const BatchQueue& queue) {
+  const auto entry = entries_.find(queue.config().name);
   if (entry == entries_.end()) {
-    return;
+    return nullptr;
   }
-  const auto served = entry->second.served.find(queue->version());
-  if (served != entry->second.served.end() && served->second == queue) {
-    served->second.swap(next);
+  const auto served = entry->second.served.find(queue.version());
+  return served != entry->second.served.end() && served->second.get() == &queue ? &served->second
+                                                                                : nullptr;
+}
+
+bool ServedModels::Reconfigure(const std::shared_ptr<const BatchQueue>& queue,
+                               const ModelConfig& config) {
+  {
+    const absl::MutexLock lock(&mu_);
+    if (FindPlace(*queue) == nullptr) {
+      return false;
+    }
   }
+  std::shared_ptr<BatchQueue> next = MakeQueue(config, *queue);
+  const absl::MutexLock lock(&mu_);
+  std::shared_ptr<BatchQueue>* const place = FindPlace(*queue);
+  if (place != nullptr) {
+    place->swap(next);
+  }
+  return place != nullptr;
 }
 
 absl::Status ServedModels::SetRouting(absl::string_view name, Routing routing) {

@@ -79,8 +79,8 @@ class ServedModels {
                           const std::shared_ptr<const ModelConfig>& config, Routing routing)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Serves the version of `queue` with another configuration from now on: requests that wait in
-  // `queue` keep the old one. No-op if `queue` is not in the table.
-  void Reconfigure(const std::shared_ptr<const BatchQueue>& queue, ModelConfig config)
+  // `queue` keep the old one. Returns false if `queue` is not in the table.
+  bool Reconfigure(const std::shared_ptr<const BatchQueue>& queue, const ModelConfig& config)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Applies `routing` to the served versions. NOT_FOUND if `name` is not served.
   absl::Status SetRouting(absl::string_view name, Routing routing) ABSL_LOCKS_EXCLUDED(mu_);
@@ -127,6 +127,8 @@ class ServedModels {
 
   // Makes the queue of a version that is not in the table. It lives as long as the caller keeps it.
   std::shared_ptr<BatchQueue> MakeQueue(LoadedVersion version) const;
+  // Same, for another configuration of the version of `before`, with the same replicas.
+  std::shared_ptr<BatchQueue> MakeQueue(ModelConfig config, const BatchQueue& before) const;
 
   // Configuration of the last load; a different object after each load. NOT_FOUND if `name` is not
   // served.
@@ -156,6 +158,9 @@ class ServedModels {
 
   // Makes the workers take batches from `queue`.
   static void Start(const std::shared_ptr<BatchQueue>& queue);
+  // Returns the place of `queue` in the table, or nullptr.
+  std::shared_ptr<BatchQueue>* FindPlace(const BatchQueue& queue)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the entry of a model with a served version. NOT_FOUND.
   absl::StatusOr<const Entry*> FindEntry(absl::string_view name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

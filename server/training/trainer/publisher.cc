@@ -287,7 +287,9 @@ absl::Status Publisher::ServePlanned(const std::string& model, const Source& sou
 }
 
 absl::StatusOr<std::shared_ptr<BatchQueue>> Publisher::FindOrLoad(const std::string& model,
-                                                                  int64_t version) const {
+                                                                  int64_t version) {
+  // The caller keeps the queue and its configuration.
+  WaitForRowTest(model, version);
   absl::StatusOr<std::shared_ptr<BatchQueue>> served = models_->FindReplicas(model, version);
   const absl::StatusOr<std::shared_ptr<const ModelConfig>> config = models_->FindConfig(model);
   if (served.ok() || version == 0 || !config.ok()) {
@@ -447,6 +449,8 @@ absl::StatusOr<int64_t> Publisher::Publish(const ModelConfig& config, ReplicaSet
   if (writer_ != nullptr) {
     writer_->WaitForRoom();
   }
+  // A trainer that publishes faster than versions are tested would never have its requests merged.
+  WaitForRowTest(model, 0);
   const absl::MutexLock lock(&mu_);
   BRAID_ASSIGN_OR_RETURN(const auto current, models_->FindConfig(model));
   BRAID_ASSIGN_OR_RETURN(ModelConfig reconfigured, ApplyCurrentConfig(config, *current));
@@ -499,45 +503,63 @@ absl::Status Publisher::Serve(LoadedVersion published,
     return models_->ServeVersion(std::move(published), current, std::move(routing));
   }
   published.config.rows_untested = true;
-  const std::shared_ptr<BatchQueue> queue = models_->MakeQueue(std::move(published));
+  std::shared_ptr<BatchQueue> queue = models_->MakeQueue(std::move(published));
+  const std::shared_ptr<BatchQueue> untested = queue;
   const auto test = std::make_shared<RowTestRun>();
-  row_tests_.Post([models = models_, untested = std::weak_ptr<BatchQueue>(queue), test] {
-    const std::shared_ptr<BatchQueue> tested = untested.lock();
-    if (tested == nullptr) {
-      return;  // Another version has replaced it.
+  row_tests_.Post([models = models_, version = std::weak_ptr<BatchQueue>(untested), test] {
+    if (const std::shared_ptr<BatchQueue> tested = version.lock(); tested != nullptr) {
+      test->Run(*tested);
+      Settle(models, tested, *test);
     }
-    test->config = SettlePublished(tested->config(), tested->version(), tested->replicas());
-    test->done.Notify();
-    Settle(models, tested, *test);
   });
-  // Replies keep their order only within a queue.
-  const absl::Duration patience =
-      queue->config().preserve_ordering ? absl::InfiniteDuration() : kRowTestPatience;
-  if (test->done.WaitForNotificationWithTimeout(patience)) {
-    BRAID_RETURN_IF_ERROR(test->config.status());
+  // Ordered replies need one queue, so such a model waits for its test.
+  const bool ordered = untested->config().preserve_ordering;
+  if (test->done.WaitForNotificationWithTimeout(ordered ? absl::InfiniteDuration()
+                                                        : kRowTestPatience)) {
+    BRAID_RETURN_IF_ERROR(test->status);
+    queue = models_->MakeQueue(test->config, *untested);
   }
   BRAID_RETURN_IF_ERROR(models_->ServeQueue(queue, current, std::move(routing)));
   if (test->done.HasBeenNotified()) {
-    Settle(models_, queue, *test);  // The thread may have tried before the version was served.
+    Settle(models_, untested, *test);  // The thread may have tried before the version was served.
   }
   return absl::OkStatus();
 }
 
-void Publisher::Settle(ServedModels* models, const std::shared_ptr<BatchQueue>& queue,
+void Publisher::RowTestRun::Run(const BatchQueue& version) {
+  const absl::StatusOr<ModelConfig> settled =
+      SettlePublished(version.config(), version.version(), version.replicas());
+  status = settled.status();
+  config = settled.ok() ? *settled : version.config();
+  if (!settled.ok()) {
+    config.rows_untested = false;
+    config.row_independence = RowIndependence::kDependent;
+    config.row_independence_reason =
+        absl::StrCat("the test of its rows failed: ", status.message());
+  }
+  done.Notify();
+}
+
+void Publisher::Settle(ServedModels* models, const std::shared_ptr<BatchQueue>& untested,
                        const RowTestRun& test) {
-  if (test.config.ok()) {
-    models->Reconfigure(queue, *test.config);
-  } else {
+  if (models->Reconfigure(untested, test.config) && !test.status.ok()) {
     Log(LogModule::kModels)
-        .error("model '{}' version {}: its rows could not be tested: {}; requests are not merged",
-               queue->config().name, queue->version(), std::string(test.config.status().message()));
+        .error("model '{}' version {}: {}; requests are neither merged nor split", test.config.name,
+               untested->version(), test.config.row_independence_reason);
   }
 }
 
-void Publisher::WaitForRowTests() {
-  absl::Notification done;
-  row_tests_.Post([&done] { done.Notify(); });
-  done.WaitForNotification();
+void Publisher::WaitForRowTest(const std::string& model, int64_t version) {
+  while (true) {
+    const absl::StatusOr<std::shared_ptr<BatchQueue>> served =
+        models_->FindReplicas(model, version);
+    if (!served.ok() || !(*served)->config().rows_untested) {
+      return;
+    }
+    absl::Notification done;
+    row_tests_.Post([&done] { done.Notify(); });
+    done.WaitForNotification();
+  }
 }
 
 DurabilityState Publisher::DurabilityOf(const std::string& model, int64_t version) const {

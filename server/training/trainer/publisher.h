@@ -55,7 +55,8 @@ class Publisher {
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Serves `replicas`, made for `config`, as the next version of its model and returns the version.
-  // Merges its requests once its rows have been tested, perhaps after the call.
+  // Merges its requests once its rows have been tested, perhaps after the call. Waits for the test
+  // of the version before.
   // Ends a pin. Its number is on disk before it serves. With a data directory, a background thread
   // then writes the version, unless another one replaces it first and `must_write` is false.
   // Idempotent: a retry of the same operation returns the same version, and does not replace a
@@ -75,8 +76,6 @@ class Publisher {
   void WaitForTrainer(const std::string& trainer_id, int64_t sequence) const;
   // Waits until all published versions are durable, or will not be.
   void Flush() const;
-  // Waits until the rows of the versions published so far are tested.
-  void WaitForRowTests();
 
   // Serves `version` of `model` again and pins it, unless it is the newest. NOT_FOUND, listing the
   // versions, if there is no such version; UNAVAILABLE if the model is reloaded during the call;
@@ -110,9 +109,8 @@ class Publisher {
 
   // Returns the queue of a version for a job or a new trainer: of the served one, or else of one
   // that is loaded for the caller alone. version 0: the current one. NOT_FOUND for an unknown
-  // version; the error of the load. Blocks.
-  absl::StatusOr<std::shared_ptr<BatchQueue>> FindOrLoad(const std::string& model,
-                                                         int64_t version) const;
+  // version; the error of the load. Blocks, also until the version is tested.
+  absl::StatusOr<std::shared_ptr<BatchQueue>> FindOrLoad(const std::string& model, int64_t version);
   // Returns the configuration of a served model. NOT_FOUND if `version`, other than 0, does not
   // exist.
   absl::StatusOr<ModelConfig> FindConfig(const std::string& model, int64_t version) const;
@@ -129,16 +127,22 @@ class Publisher {
 
   // Test of a published version's rows.
   struct RowTestRun {
+    // Tests the version and sets the rest.
+    void Run(const BatchQueue& version);
+
+    absl::Status status;
+    ModelConfig config;  // of the version from now on
     absl::Notification done;
-    absl::StatusOr<ModelConfig> config = absl::UnknownError("not tested");  // set before `done`
   };
   // Serves a version and tests its rows, if that is needed. Returns errors of a short test, and of
   // ServedModels::ServeVersion().
   absl::Status Serve(LoadedVersion published, const std::shared_ptr<const ModelConfig>& current,
                      Routing routing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Applies the result of a test to the version of `queue`, if it is served.
-  static void Settle(ServedModels* models, const std::shared_ptr<BatchQueue>& queue,
+  // Applies the result of a test, if `untested` is served.
+  static void Settle(ServedModels* models, const std::shared_ptr<BatchQueue>& untested,
                      const RowTestRun& test);
+  // Waits until the rows of a served version are tested. version 0: the current one.
+  void WaitForRowTest(const std::string& model, int64_t version);
 
   // A version that can be loaded.
   struct Source {

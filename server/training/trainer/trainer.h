@@ -47,7 +47,7 @@ struct BaseModel {
 };
 
 // Owned by the TrainerRegistry. Thread-safe. Operations run one after the other, each on a thread
-// that trainers share, which waits for the workers: the trainer's thread in other comments.
+// of a pool, which waits for the workers. Other comments call it the trainer's thread.
 class Trainer {
  public:
   // Starts from the code and the weights of `base`. `id`: unique, also among trainers that have had
@@ -189,8 +189,8 @@ class Trainer {
   bool awaits_backward() const;
   // `before_forward`: of the state before the Forward whose graph is kept.
   absl::StatusOr<TrainerCheckpoint> MakeCheckpoint(bool before_forward) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns once everything that the operations up to `sequence` have caused is on disk, because
-  // they do not come again after a checkpoint: published versions and metrics.
+  // Blocks until the versions and metrics of the operations up to `sequence` are written: clients
+  // do not repeat operations that a checkpoint contains.
   void WaitForFiles(int64_t sequence) ABSL_LOCKS_EXCLUDED(before_mu_);
   // Copies the state and writes it in the background. Records how long the trainer paused.
   void StartCheckpoint(bool before_forward, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);

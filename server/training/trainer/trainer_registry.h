@@ -43,8 +43,8 @@ struct StoredTrainer;
 // Names of trainers that belong to jobs start with it. Clients may read them, but not change them.
 inline constexpr absl::string_view kJobTrainerPrefix = "job-";
 
-// Threads of all trainers. An operation keeps one while it waits: for workers, for the files of a
-// version, or, if it is of a job, for its turn at a device.
+// Threads of all trainers. An operation occupies one while it waits for workers or for the files of
+// a version. An operation of a job also waits for its turn at a GPU.
 struct TrainerPools {
   TaskPool operations{"trainer", 32};
   TaskPool job_operations{"job trainer", 32};

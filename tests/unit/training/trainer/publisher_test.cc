@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/storage/model_files.h"
 #include "server/storage/sealed_directory.h"
+#include "tests/fakes/eventually.h"
 #include "tests/fakes/puppet_queue.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
@@ -80,6 +82,12 @@ class Server {
     origin.trainer_id = "other-id";
     origin.sequence = sequence;
     return Publish(origin, Puppets(bench_.fleet(), forward), {});
+  }
+  // Loads version 1 again, with another configuration.
+  void Reload(const ModelConfig& config) {
+    models().Serve(
+        {config, 1,
+         ReplicaSet(models().workers(), MakeReplicas(Mlp(), config, models().workers().size()))});
   }
   Durability StateOfFiles(int64_t version) {
     return publisher().DurabilityOf("m", version).durability;
@@ -245,8 +253,8 @@ TEST_F(PublisherTest, ServesAVersionWithoutMergingUntilItsRowsAreTested) {
     EXPECT_FALSE(untested->config().merges_requests());
     slow.Release();
     server->Infer();
-    server->publisher().WaitForRowTests();
-    const std::shared_ptr<BatchQueue> tested = *server->models().FindReplicas("m", 2);
+    const std::shared_ptr<BatchQueue> tested = *server->publisher().FindOrLoad("m", 2);
+    EXPECT_EQ(tested, *server->models().FindReplicas("m", 2));
     EXPECT_EQ(tested->config().merges_requests(), !mixes_rows);
     EXPECT_EQ(tested->config().row_independence,
               mixes_rows ? RowIndependence::kDependent : RowIndependence::kProven);
@@ -257,17 +265,52 @@ TEST_F(PublisherTest, ServesAVersionWithoutMergingUntilItsRowsAreTested) {
   }
 }
 
-TEST_F(PublisherTest, DoesNotTestTheRowsOfAVersionThatWasReplacedMeanwhile) {
+TEST_F(PublisherTest, APublicationWaitsUntilTheVersionBeforeIsTested) {
   SlowForward slow;
-  SlowForward replaced;
+  SlowForward fast;
+  fast.Release();
   const auto server = StartInMemory();
   EXPECT_EQ(*server->PublishPuppets(1, slow.function()), 2);
-  EXPECT_EQ(*server->PublishPuppets(2, replaced.function()), 3);
-  EXPECT_EQ(*server->PublishPuppets(3, slow.function()), 4);
+  absl::Notification published;
+  std::thread publisher([&] {
+    EXPECT_EQ(*server->PublishPuppets(2, fast.function()), 3);
+    published.Notify();
+  });
+  EXPECT_FALSE(published.WaitForNotificationWithTimeout(absl::Milliseconds(100)));
+  EXPECT_EQ(server->served(), 2);
   slow.Release();
-  server->publisher().WaitForRowTests();
-  EXPECT_EQ(replaced.calls(), 0);
-  EXPECT_TRUE((*server->models().Find("m", 4))->config().merges_requests());
+  publisher.join();
+  EXPECT_GT(slow.calls(), 1);
+  EXPECT_TRUE((*server->publisher().FindOrLoad("m", 3))->config().merges_requests());
+}
+
+TEST_F(PublisherTest, OrderedRepliesWaitForTheTest) {
+  SlowForward slow;
+  const auto server = StartInMemory();
+  ModelConfig config = TrainedConfig();
+  config.preserve_ordering = true;
+  server->Reload(config);
+  std::thread publisher([&] { EXPECT_EQ(*server->PublishPuppets(1, slow.function()), 2); });
+  EXPECT_TRUE(Eventually([&] { return slow.calls() == 1; }));
+  EXPECT_EQ(server->served(), 1);
+  slow.Release();
+  publisher.join();
+  EXPECT_TRUE((*server->models().Find("m", 2))->config().merges_requests());
+}
+
+TEST_F(PublisherTest, AVersionWhoseTestFailsLateRunsRequestsAlone) {
+  absl::Notification released;
+  const auto server = StartInMemory();
+  // Outputs of another shape than the configuration states.
+  const auto forward = [&](const std::vector<at::Tensor>& inputs) {
+    released.WaitForNotification();
+    return std::vector<at::Tensor>{at::zeros({inputs[0].size(0), 99}, at::kDouble)};
+  };
+  EXPECT_EQ(*server->PublishPuppets(1, forward), 2);
+  released.Notify();
+  const ModelConfig config = (*server->publisher().FindOrLoad("m", 2))->config();
+  EXPECT_EQ(config.row_independence, RowIndependence::kDependent);
+  EXPECT_THAT(config.row_independence_reason, HasSubstr("the test of its rows failed"));
 }
 
 TEST_F(PublisherTest, AVersionLostInACrashKeepsItsNumberAndDoesNotEndThePin) {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import braid
 import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from e2e.support import models, oracle
+from e2e.support import models, oracle, publishing
 from e2e.support.inference import assert_close, expected, infer
 from e2e.support.server import Server
 from torch import nn
@@ -103,6 +104,13 @@ def test_trainer_continues_after_publication(server: Server) -> None:
         assert_close(client.infer("chain", {"x": x})["output__0"], torch.from_numpy(published))
         for name, value in silent.state_dict().items():
             assert value.tobytes() == publishing.state_dict()[name].tobytes(), name
+
+
+def test_many_publications_fail_no_request_and_mix_no_versions(tmp_path: Path) -> None:
+    """`scripts/long/publish_versions.py` does the same for longer."""
+    outcome = publishing.run(tmp_path, publishes=200)
+    assert outcome.problems == []
+    assert outcome.replies > 0
 
 
 class Requester(threading.Thread):

@@ -16,7 +16,6 @@
 #include "gtest/gtest.h"
 #include "server/storage/model_files.h"
 #include "server/storage/sealed_directory.h"
-#include "tests/fakes/eventually.h"
 #include "tests/fakes/puppet_queue.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
@@ -290,8 +289,12 @@ TEST_F(PublisherTest, OrderedRepliesWaitForTheTest) {
   ModelConfig config = TrainedConfig();
   config.preserve_ordering = true;
   server->Reload(config);
-  std::thread publisher([&] { EXPECT_EQ(*server->PublishPuppets(1, slow.function()), 2); });
-  EXPECT_TRUE(Eventually([&] { return slow.calls() == 1; }));
+  absl::Notification published;
+  std::thread publisher([&] {
+    EXPECT_EQ(*server->PublishPuppets(1, slow.function()), 2);
+    published.Notify();
+  });
+  EXPECT_FALSE(published.WaitForNotificationWithTimeout(absl::Milliseconds(100)));
   EXPECT_EQ(server->served(), 1);
   slow.Release();
   publisher.join();

@@ -18,7 +18,7 @@ from e2e.support.server import Server
 from torch import Tensor, nn
 
 WIDTH = 64
-# Of the requests of each client: some are merged, some are split.
+# Rows of each client's requests. The server merges small requests and splits large ones.
 ROWS = (1, 1, 3, 300)
 
 
@@ -102,7 +102,7 @@ def run(directory: Path, publishes: int) -> Outcome:
             each.join()
             outcome.replies += each.replies
             outcome.problems += each.problems
-        server_version = client.infer_versioned("level", {"x": x}).version
-        if server_version != publishes + 1:
-            outcome.problems.append(f"version {server_version} serves at the end")
+        newest = client.infer_versioned("level", {"x": x}).version
+        if newest != publishes + 1:
+            outcome.problems.append(f"version {newest} serves at the end")
     return outcome

@@ -18,7 +18,7 @@ usage: scripts/gpu_check.sh [--dry-run] [--python PYTHON] [--output DIRECTORY] B
 Stages:
   load         a server starts, is scraped before and after its first request, and ends
   correctness  inference, training, metrics and shared memory, compared with PyTorch
-  sharing      versions and trainers in the same memory, a job beside a trainer
+  sharing      versions and trainers in the same memory, a job and a trainer at once
   formats      AOTInductor packages and exported pairs, compared with PyTorch
   probes       synchronized batch norm, lack of memory, a lost GPU, serving and training and loading
                at once, unusual settings of the CUDA runtime, compute-sanitizer

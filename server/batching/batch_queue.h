@@ -79,7 +79,7 @@ class BatchQueue final : public RequestQueue,
 
  private:
   using Rows = std::vector<RequestRows>;
-  // What the queues of a version share.
+  // State that the queues of a version share.
   struct Shared {
     explicit Shared(ReplicaSet replicas);
 

@@ -33,7 +33,7 @@ MetricValues MetricsOf(const EvaluationResult& result) {
   return metrics;
 }
 
-std::vector<TrackedValue> MetricsOf(const OperationResult& result, int64_t skipped_rows) {
+std::vector<TrackedValue> TrackedValuesOf(const OperationResult& result, int64_t skipped_rows) {
   std::vector<TrackedValue> values;
   if (result.loss.has_value() && !result.skipped) {
     values.push_back({"loss", *result.loss});
@@ -285,7 +285,7 @@ void TrainingJob::StartStep(JobContext* context, int64_t step, TrainingBatch bat
       [context, skipped_rows = memory_.skipped.Before(step),
        done = steps->Push(std::move(counts))](absl::StatusOr<OperationResult> result) mutable {
         if (result.ok()) {
-          context->AddMetrics(result->applied_sequence, MetricsOf(*result, skipped_rows));
+          context->AddMetrics(result->applied_sequence, TrackedValuesOf(*result, skipped_rows));
         }
         done(std::move(result));
       });

@@ -51,11 +51,15 @@ suite() { # NAME COMMAND...
   printf '%d\n' $((SECONDS - start)) | tee "$results/$name.seconds" | sed "s/.*/$name: & s/"
 }
 
+# Seconds for one Python test with its fixtures. The first test of a file may export all models.
+test_limit=480
+
 # Interrupts a suite that hangs, so that pytest's fixtures stop their servers.
 limited() { timeout --foreground --signal=INT --kill-after=60 1800 "$@"; }
 
 python_suite() { # NAME OPTION-OR-PATH...
-  suite "$1" limited .venv/bin/python -m pytest -q -rs --junitxml="$results/$1.xml" "${@:2}"
+  suite "$1" limited .venv/bin/python -m pytest -q -rs --timeout="$test_limit" \
+    --junitxml="$results/$1.xml" "${@:2}"
 }
 
 # Runs test files in parallel processes.

@@ -71,15 +71,27 @@ auto FindNamed(const std::vector<Listed>& listed, absl::string_view name) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(std::string directory) {
+absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(std::string directory,
+                                                                       SharedFiles* shared) {
   BRAID_RETURN_IF_ERROR(MakeDirectories(directory));
   BRAID_RETURN_IF_ERROR(RemoveLeftovers(directory));
-  std::unique_ptr<CheckpointStore> store(new CheckpointStore(std::move(directory)));
+  std::unique_ptr<CheckpointStore> store(new CheckpointStore(std::move(directory), shared));
   BRAID_RETURN_IF_ERROR(store->Scan());
   return store;
 }
 
-CheckpointStore::CheckpointStore(std::string directory) : directory_(std::move(directory)) {}
+CheckpointStore::CheckpointStore(std::string directory, SharedFiles* shared)
+    : directory_(std::move(directory)), shared_(shared) {}
+
+absl::Status CheckpointStore::Share(const std::vector<NewFile>& files) {
+  std::vector<NamedSharedFile> shared;
+  for (const NewFile& file : files) {
+    BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const SharedFile> added, shared_->Add(file));
+    shared.push_back({file.name, std::move(added)});
+  }
+  shared_files_ = std::move(shared);
+  return absl::OkStatus();
+}
 
 absl::Status CheckpointStore::Scan() {
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectories(directory_));
@@ -125,7 +137,7 @@ absl::StatusOr<CheckpointInfo> CheckpointStore::Write(int64_t step, int64_t sequ
                       {kNextLine, line_}};
   manifest.state = std::move(state);
   BRAID_ASSIGN_OR_RETURN(manifest, WriteSealedDirectory(directory_, NameOf(step, sequence, line_),
-                                                        std::move(manifest), files));
+                                                        std::move(manifest), files, shared_files_));
   ++next_serial_;
   CheckpointInfo info = InfoOf(manifest);
   PutLast(info);

@@ -26,6 +26,7 @@
 #include "absl/time/time.h"
 #include "server/storage/manifest.h"
 #include "server/storage/sealed_directory.h"
+#include "server/storage/shared_files.h"
 
 namespace braid {
 
@@ -33,7 +34,7 @@ struct CheckpointInfo {
   std::string name;
   int64_t step = 0;
   int64_t sequence = 0;
-  int64_t bytes = 0;  // of all its files
+  int64_t bytes = 0;  // of all its files, shared ones included
   absl::Time created;
 };
 
@@ -57,7 +58,13 @@ class CheckpointStore {
  public:
   // Creates `directory` if necessary, removes leftovers of an interrupted Write() or Retain(), and
   // checks manifests and file sizes, but not file contents.
-  static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(std::string directory);
+  // `shared`: outlives the object.
+  static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(std::string directory,
+                                                               SharedFiles* shared);
+
+  // Sets the files that the checkpoints of later calls of Write() contain besides their own, and
+  // share. Returns once they are durable. An error, as of SharedFiles::Add(), changes nothing.
+  absl::Status Share(const std::vector<NewFile>& files);
 
   // Writes a checkpoint and returns once it is durable. Replaces a checkpoint with the same step,
   // sequence and line, which has the same state. An error changes nothing: RESOURCE_EXHAUSTED if
@@ -88,7 +95,7 @@ class CheckpointStore {
   std::vector<DamagedCheckpoint> damaged() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  explicit CheckpointStore(std::string directory);
+  CheckpointStore(std::string directory, SharedFiles* shared);
 
   absl::Status Scan() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<LoadedCheckpoint> Load(const std::string& name) const;
@@ -102,6 +109,8 @@ class CheckpointStore {
   std::string PathOf(absl::string_view name) const;
 
   const std::string directory_;
+  SharedFiles* const shared_;
+  std::vector<NamedSharedFile> shared_files_;  // of each checkpoint
   // Used by the thread that writes: serial number and line of the next checkpoint. The number of a
   // line is the serial number of the restore that started it, or 0.
   int64_t next_serial_ = 1;

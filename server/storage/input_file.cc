@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -12,6 +13,11 @@
 #include "server/storage/file_error.h"
 
 namespace braid {
+namespace {
+
+constexpr int64_t kPiece = int64_t{1} << 20;
+
+}  // namespace
 
 absl::StatusOr<InputFile> InputFile::Open(std::string path) {
   // O_NONBLOCK keeps open() from waiting for the writer of a pipe. It does not affect files.
@@ -46,6 +52,16 @@ absl::Status InputFile::Read(int64_t offset, void* to, size_t count) const {
       offset += got;
       count -= static_cast<size_t>(got);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InputFile::WriteTo(ByteSink* sink) const {
+  std::string piece;
+  for (int64_t offset = 0; offset < bytes_; offset += kPiece) {
+    piece.resize(static_cast<size_t>(std::min(kPiece, bytes_ - offset)));
+    BRAID_RETURN_IF_ERROR(Read(offset, piece.data(), piece.size()));
+    BRAID_RETURN_IF_ERROR(sink->Write(piece));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/base/byte_sink.h"
 #include "server/storage/file_descriptor.h"
 
 namespace braid {
@@ -23,6 +24,8 @@ class InputFile {
 
   // Reads `count` bytes at `offset` into `to`. DATA_LOSS if the file is shorter.
   absl::Status Read(int64_t offset, void* to, size_t count) const;
+  // Writes all bytes to `sink`. Errors as Read(), and those of the sink.
+  absl::Status WriteTo(ByteSink* sink) const;
 
  private:
   InputFile(std::string path, FileDescriptor file, int64_t bytes);

@@ -18,17 +18,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/storage/stored_file.h"
 
 namespace braid {
 
 inline constexpr char kManifestName[] = "manifest.json";
 // Version that is written, and newest version that can be read.
-inline constexpr int64_t kManifestVersion = 1;
-
-struct StoredFile {
-  int64_t bytes = 0;
-  std::string checksum;
-};
+inline constexpr int64_t kManifestVersion = 2;
 
 struct Manifest {
   std::string kind;

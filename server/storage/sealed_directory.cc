@@ -1,16 +1,12 @@
 #include "server/storage/sealed_directory.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/base/status.h"
-#include "server/storage/checksum.h"
 #include "server/storage/file_error.h"
-#include "server/storage/file_sink.h"
 #include "server/storage/files.h"
 #include "server/storage/input_file.h"
 #include "server/storage/names.h"
@@ -20,68 +16,34 @@ namespace braid {
 namespace {
 
 constexpr int64_t kMaxManifest = int64_t{256} << 20;
-constexpr int64_t kPiece = int64_t{1} << 20;
 
 std::string PathIn(const std::string& directory, absl::string_view file) {
   return absl::StrCat(directory, "/", file);
 }
 
-absl::StatusOr<StoredFile> WriteOne(const std::string& path, const NewFile& file) {
-  BRAID_ASSIGN_OR_RETURN(FileSink sink, FileSink::Create(path));
-  BRAID_RETURN_IF_ERROR(file.write(&sink));
-  BRAID_RETURN_IF_ERROR(sink.Finish());
-  return StoredFile{sink.bytes(), sink.checksum()};
+absl::Status CheckName(absl::string_view name, const Manifest& manifest) {
+  if (!IsPlainName(name) || name == kManifestName || manifest.files.contains(std::string(name))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("invalid or duplicate file name '", absl::CHexEscape(name), "'"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WriteAll(const std::string& directory, const std::vector<NewFile>& files,
-                      Manifest* manifest) {
+                      const std::vector<NamedSharedFile>& shared, Manifest* manifest) {
   for (const NewFile& file : files) {
-    if (!IsPlainName(file.name) || file.name == kManifestName ||
-        manifest->files.contains(file.name)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("invalid or duplicate file name '", absl::CHexEscape(file.name), "'"));
-    }
+    BRAID_RETURN_IF_ERROR(CheckName(file.name, *manifest));
     BRAID_ASSIGN_OR_RETURN(manifest->files[file.name],
-                           WriteOne(PathIn(directory, file.name), file));
+                           StoreFile(PathIn(directory, file.name), file));
+  }
+  for (const NamedSharedFile& link : shared) {
+    BRAID_RETURN_IF_ERROR(CheckName(link.name, *manifest));
+    BRAID_RETURN_IF_ERROR(link.file->LinkTo(PathIn(directory, link.name)));
+    manifest->files[link.name] = link.file->stored();
   }
   BRAID_ASSIGN_OR_RETURN(std::string text, ManifestText(*manifest));
-  return WriteOne(PathIn(directory, kManifestName), FileOf(kManifestName, std::move(text)))
+  return StoreFile(PathIn(directory, kManifestName), FileOf(kManifestName, std::move(text)))
       .status();
-}
-
-// Reports a missing file as DATA_LOSS.
-absl::StatusOr<InputFile> OpenStored(const std::string& path) {
-  absl::StatusOr<InputFile> file = InputFile::Open(path);
-  if (absl::IsNotFound(file.status())) {
-    return absl::DataLossError(absl::StrCat("'", path, "': missing"));
-  }
-  return file;
-}
-
-absl::Status CheckSize(const std::string& path, const StoredFile& expected) {
-  BRAID_ASSIGN_OR_RETURN(const InputFile file, OpenStored(path));
-  if (file.bytes() != expected.bytes) {
-    return absl::DataLossError(
-        absl::StrCat("'", path, "': ", file.bytes(), " bytes (expected ", expected.bytes, ")"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckContent(const std::string& path, const StoredFile& expected) {
-  BRAID_RETURN_IF_ERROR(CheckSize(path, expected));
-  BRAID_ASSIGN_OR_RETURN(const InputFile file, OpenStored(path));
-  Checksum checksum;
-  std::string piece;
-  for (int64_t offset = 0; offset < expected.bytes; offset += kPiece) {
-    piece.resize(static_cast<size_t>(std::min(kPiece, expected.bytes - offset)));
-    BRAID_RETURN_IF_ERROR(file.Read(offset, piece.data(), piece.size()));
-    checksum.Add(piece);
-  }
-  if (checksum.Hex() != expected.checksum) {
-    return absl::DataLossError(absl::StrCat("'", path, "': checksum ", checksum.Hex(),
-                                            " (expected ", expected.checksum, ")"));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -92,11 +54,11 @@ NewFile FileOf(std::string name, std::string bytes) {
 }
 
 absl::StatusOr<Manifest> WriteSealedDirectory(const std::string& parent, const std::string& name,
-                                              Manifest manifest,
-                                              const std::vector<NewFile>& files) {
+                                              Manifest manifest, const std::vector<NewFile>& files,
+                                              const std::vector<NamedSharedFile>& shared) {
   BRAID_ASSIGN_OR_RETURN(const std::string staged, Stage(parent, name));
   manifest.files.clear();
-  absl::Status status = WriteAll(staged, files, &manifest);
+  absl::Status status = WriteAll(staged, files, shared, &manifest);
   if (status.ok()) {
     status = PutInPlace(parent, name);
   }
@@ -123,7 +85,7 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& directory, absl::string
         "'", path, "': kind '", absl::CHexEscape(manifest->kind), "' (expected '", kind, "')"));
   }
   for (const auto& [name, file] : manifest->files) {
-    BRAID_RETURN_IF_ERROR(CheckSize(PathIn(directory, name), file));
+    BRAID_RETURN_IF_ERROR(CheckStoredSize(PathIn(directory, name), file));
   }
   return manifest;
 }
@@ -135,7 +97,7 @@ absl::Status ReplaceManifest(const std::string& directory, const Manifest& manif
 
 absl::Status CheckContents(const std::string& directory, const Manifest& manifest) {
   for (const auto& [name, file] : manifest.files) {
-    BRAID_RETURN_IF_ERROR(CheckContent(PathIn(directory, name), file));
+    BRAID_RETURN_IF_ERROR(CheckStoredContent(PathIn(directory, name), file));
   }
   return absl::OkStatus();
 }

@@ -293,6 +293,32 @@ def assert_equals_the_trainer(
     assert_close(outputs, expected(module, x))
 
 
+def test_checkpoints_store_only_what_training_changes(tmp_path: Path, format: str) -> None:
+    """Trainers share the files of the model that they started from."""
+    frozen = [{"pattern": r"^layers\.0\.", "frozen": True}]
+    with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
+        saved = []
+        for name in ("first", "second"):
+            trainer = create(client, name, parameter_groups=frozen)
+            step(trainer, 0)
+            saved.append(server.checkpoints(name) / trainer.save_checkpoint().name)
+        shared = list((server.data / "shared").iterdir())
+        assert len(shared) == (1 if format == "torchscript" else 2)
+        # In "shared", and in two checkpoints of each trainer.
+        assert [path.stat().st_nlink for path in shared] == [5] * len(shared)
+        for directory in saved:
+            weights = read_safetensors((directory / "weights.safetensors").read_bytes())
+            state = trainer.state_dict()
+            assert weights.keys() == {name for name in state if not name.startswith("layers.0.")}
+            assert_same_bits(durable.weights_in(directory), state)
+        server.start_again()
+        assert_same_bits(client.trainer("second").state_dict(), state)
+        client.trainer("first").delete()
+        assert len(list((server.data / "shared").iterdir())) == len(shared)
+        client.trainer("second").delete()
+        assert not list((server.data / "shared").iterdir())
+
+
 def test_download_of_weights(client: braid.Client) -> None:
     trainer = create(client, "weights")
     step(trainer, 0, 1)

@@ -121,13 +121,18 @@ class TrainerBench {
     auto publisher = Publisher::Open(&models_, std::move(repository), data_dir_);
     EXPECT_TRUE(publisher.ok()) << publisher.status();
     publisher_ = *std::move(publisher);
+    if (!data_dir_.empty()) {
+      auto shared_files = SharedFiles::Open(absl::StrCat(data_dir_, "/shared"));
+      EXPECT_TRUE(shared_files.ok()) << shared_files.status();
+      shared_files_ = *std::move(shared_files);
+    }
   }
 
   // A trainer of the id "id", whose checkpoints are in the data directory if there is one.
   absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainerSpec& spec) {
     std::unique_ptr<CheckpointStore> store;
     if (!data_dir_.empty()) {
-      BRAID_ASSIGN_OR_RETURN(store, CheckpointStore::Open(checkpoints()));
+      BRAID_ASSIGN_OR_RETURN(store, CheckpointStore::Open(checkpoints(), shared_files_.get()));
     }
     BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base, models_.FindReplicas("m", 0));
     return Trainer::Create(spec, "id", {base->config(), base->version(), base->replicas()},
@@ -165,6 +170,7 @@ class TrainerBench {
 
  private:
   const std::string data_dir_;
+  std::unique_ptr<SharedFiles> shared_files_;
   const std::unique_ptr<WorkerFleet> fleet_;
   ServedModels models_;
   std::unique_ptr<Publisher> publisher_;

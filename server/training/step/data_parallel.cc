@@ -670,7 +670,6 @@ absl::Status DataParallel::LeaveSharedParameters() {
 
 absl::StatusOr<TrainingSnapshot> DataParallel::Snapshot() {
   TrainingSnapshot snapshot;
-  BRAID_ASSIGN_OR_RETURN(snapshot.model, State());
   for (size_t s = 0; s < stages_.size(); ++s) {
     BRAID_RETURN_IF_ERROR(SaveStage(*stages_[s], holding_[s], &snapshot));
   }

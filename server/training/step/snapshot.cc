@@ -23,8 +23,7 @@ std::string NameInModel(const Stage& stage, const std::string& name) {
 absl::Status CheckEntry(const StateEntry& entry, const TensorsByName& saved) {
   const auto found = saved.find(entry.name);
   if (found == saved.end()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("it has no '", entry.name, "': it belongs to another model"));
+    return absl::OkStatus();
   }
   if (found->second.sizes() != entry.value.sizes() ||
       found->second.scalar_type() != entry.value.scalar_type()) {
@@ -72,6 +71,9 @@ std::vector<int64_t> Updates(const Stage& stage, const TrainingSnapshot& snapsho
 
 absl::Status SaveStage(Stage& stage, size_t replicas, TrainingSnapshot* snapshot) {
   BRAID_RETURN_IF_ERROR(RunOnEach({&stage.worker(0)}, Phase::kCopyOut, [&](size_t) {
+    for (const StateEntry& entry : stage.changing_state()) {
+      snapshot->model.push_back({ToHost(entry.value.clone(), entry.name), entry.is_parameter});
+    }
     for (const auto& view : stage.optimizer(0).state(stage.replica(0).parameters())) {
       snapshot->optimizer.push_back(ToHost(view.value.clone(), NameInModel(stage, view.name)));
     }
@@ -106,6 +108,12 @@ absl::Status SaveStage(Stage& stage, size_t replicas, TrainingSnapshot* snapshot
 
 absl::Status CheckStage(const Stage& stage, const TrainingSnapshot& snapshot, size_t first) {
   const TensorsByName saved = ByName(snapshot);
+  for (const StateEntry& entry : stage.changing_state()) {
+    if (!saved.contains(entry.name)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("it has no '", entry.name, "': it belongs to another model"));
+    }
+  }
   for (const StateEntry& entry : stage.state()) {
     BRAID_RETURN_IF_ERROR(CheckEntry(entry, saved));
   }
@@ -127,11 +135,12 @@ absl::Status RestoreStage(Stage& stage, const TrainingSnapshot& snapshot, size_t
   const TensorsByName saved = ByName(snapshot);
   std::vector<at::Tensor> parameters;
   for (const StateEntry& entry : stage.state()) {
-    const at::Tensor& value = saved.at(entry.name);
+    const auto found = saved.find(entry.name);
     if (!entry.is_parameter) {
-      entry.value.copy_(value);
+      entry.value.copy_(found->second);
     }
-    parameters.push_back(entry.is_parameter ? value : at::Tensor());
+    const bool sets = entry.is_parameter && found != saved.end();
+    parameters.push_back(sets ? found->second : at::Tensor());
   }
   stage.SetParameters(/*r=*/0, parameters);
   stage.CommitBuffers();

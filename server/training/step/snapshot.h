@@ -1,4 +1,4 @@
-// The complete state of a trainer's weights, optimizer and accumulated gradients at one moment.
+// What training has changed at one moment: weights, optimizer state and accumulated gradients.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@ namespace braid {
 
 // In host memory.
 struct TrainingSnapshot {
+  // The parameters that train, and the buffers. Snapshots of older servers have all parameters.
   std::vector<StateTensor> model;
   // "<parameter>.<state>", as torch.optim names them; absent ones are zero.
   std::vector<HostTensor> optimizer;
@@ -29,8 +30,8 @@ struct TrainingSnapshot {
   std::vector<double> grad_scaler;
 };
 
-// Appends the optimizer state of `stage` and the gradients of its first `replicas` replicas to
-// `*snapshot`. By the trainer's thread; blocks until the workers have copied them.
+// Appends the weights and the optimizer state of `stage` and the gradients of its first `replicas`
+// replicas to `*snapshot`. By the trainer's thread; blocks until the workers have copied them.
 absl::Status SaveStage(Stage& stage, size_t replicas, TrainingSnapshot* snapshot);
 // Checks that `snapshot` can be restored into `stage`, whose first parameter is parameter `first`
 // of the model: FAILED_PRECONDITION if it is of another model or optimizer. By the primary's

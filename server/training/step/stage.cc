@@ -248,4 +248,14 @@ std::vector<StateEntry> Stage::trained_state() const {
   return entries;
 }
 
+std::vector<StateEntry> Stage::changing_state() const {
+  std::vector<StateEntry> entries = trained_state();
+  for (StateEntry& entry : state()) {
+    if (!entry.is_parameter) {
+      entries.push_back(std::move(entry));
+    }
+  }
+  return entries;
+}
+
 }  // namespace braid

@@ -103,6 +103,8 @@ class Stage {
   // Returns the part of state() that updates change: parameters that are not frozen, each under its
   // first name.
   std::vector<StateEntry> trained_state() const;
+  // Returns the part of state() that training changes: trained_state() and the buffers.
+  std::vector<StateEntry> changing_state() const;
 
   // Creates the primary's optimizer, which holds the optimizer state. The other replicas have an
   // optimizer only while they make their own updates.

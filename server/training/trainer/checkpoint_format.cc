@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "server/base/status.h"
+#include "server/storage/model_files.h"
 #include "server/storage/safetensors.h"
 
 namespace braid {
@@ -23,6 +25,7 @@ using nlohmann::json;
 constexpr char kWeights[] = "weights.safetensors";
 constexpr char kOptimizer[] = "optimizer.safetensors";
 constexpr char kReply[] = "reply.safetensors";
+constexpr char kBase[] = "base";
 constexpr char kStatePrefix[] = "state/";
 constexpr char kGradientPrefix[] = "gradient/";
 constexpr char kBuffers[] = "buffers";
@@ -185,6 +188,11 @@ TrainerProgress ReadProgress(Fields* state) {
   return progress;
 }
 
+// "model.pt2" is "base.pt2".
+std::string BaseName(const std::string& file) {
+  return kBase + std::filesystem::path(file).extension().string();
+}
+
 absl::StatusOr<std::vector<HostTensor>> ReadFile(const std::map<std::string, std::string>& files,
                                                  const char* name) {
   const auto found = files.find(name);
@@ -215,7 +223,7 @@ absl::Status ReadOutputs(std::vector<HostTensor> tensors, OperationResult* reply
 
 absl::Status ReadTensors(const std::map<std::string, std::string>& files,
                          const std::vector<std::string>& buffers, TrainerCheckpoint* checkpoint) {
-  BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> weights, ReadFile(files, kWeights));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> weights, ReadWeights(files));
   for (const HostTensor& tensor : weights) {
     const bool buffer = std::find(buffers.begin(), buffers.end(), tensor.name) != buffers.end();
     checkpoint->tensors.model.push_back({tensor, !buffer});
@@ -298,6 +306,28 @@ std::vector<NewFile> CheckpointFiles(const TrainerCheckpoint& checkpoint) {
   }
   return {file(kWeights, std::move(weights)), file(kOptimizer, std::move(optimizer)),
           file(kReply, std::move(outputs))};
+}
+
+std::vector<NewFile> BaseFiles(std::vector<NewFile> model) {
+  for (NewFile& file : model) {
+    file.name = BaseName(file.name);
+  }
+  return model;
+}
+
+absl::StatusOr<std::string> BasePath(const std::map<std::string, std::string>& files) {
+  for (const std::string& name : {BaseName(kPackageFile), BaseName(kTorchScriptFile),
+                                  std::string(kPackageFile), std::string(kTorchScriptFile)}) {
+    if (const auto found = files.find(name); found != files.end()) {
+      return found->second;
+    }
+  }
+  return absl::DataLossError("the checkpoint has no model file");
+}
+
+absl::StatusOr<std::vector<HostTensor>> ReadWeights(
+    const std::map<std::string, std::string>& files) {
+  return ReadFile(files, kWeights);
 }
 
 absl::StatusOr<TrainerCheckpoint> ReadTrainerCheckpoint(

@@ -1,12 +1,17 @@
 // A trainer's checkpoint as files:
 //
-//   model.pt               the model with the trainer's weights, for torch.jit.load
-//   weights.safetensors    parameters and buffers
+//   base.pt, or base.pt2 and base.safetensors
+//                          the model that the trainer started from; the same file in all
+//                          checkpoints
+//   weights.safetensors    the parameters that train, and the buffers
 //   optimizer.safetensors  the optimizer's state and the accumulated gradients
 //   reply.safetensors      the outputs of the last operation's recorded reply
 //
 // and a JSON object with the rest, in which floating-point numbers are hexadecimal to keep every
 // bit.
+//
+// Older servers wrote the model with the trainer's weights, under the names of a version's files
+// (model_files.h), and all parameters.
 #pragma once
 
 #include <cstdint>
@@ -48,12 +53,19 @@ struct TrainerCheckpoint {
 
 // Returns the JSON object.
 std::string WriteState(const TrainerCheckpoint& checkpoint);
-// Returns the files except model.pt. `checkpoint` outlives them.
+// Returns the files except the base. `checkpoint` outlives them.
 std::vector<NewFile> CheckpointFiles(const TrainerCheckpoint& checkpoint);
+// Returns a model's files under their names in a checkpoint.
+std::vector<NewFile> BaseFiles(std::vector<NewFile> model);
 
 // Reads a checkpoint from the object of WriteState() and the paths of the files. DATA_LOSS naming
 // what is missing or invalid.
 absl::StatusOr<TrainerCheckpoint> ReadTrainerCheckpoint(
     const std::string& state, const std::map<std::string, std::string>& files);
+// Returns the path of the model to which the weights belong. DATA_LOSS if there is none.
+absl::StatusOr<std::string> BasePath(const std::map<std::string, std::string>& files);
+// Reads only the weights. DATA_LOSS if they are missing or invalid.
+absl::StatusOr<std::vector<HostTensor>> ReadWeights(
+    const std::map<std::string, std::string>& files);
 
 }  // namespace braid

@@ -34,15 +34,13 @@ int64_t Checkpointer::waiting() const {
 
 absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& checkpoint) {
   wait_(checkpoint.progress.sequence);
-  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<Replica> whole,
-                         model_->With(checkpoint.tensors.model));
-  std::vector<NewFile> files = CheckpointFiles(checkpoint);
-  for (NewFile& file : whole->Files()) {
-    files.push_back(std::move(file));
+  if (!shares_base_) {
+    BRAID_RETURN_IF_ERROR(store_->Share(BaseFiles(model_->Files())));
+    shares_base_ = true;
   }
   BRAID_ASSIGN_OR_RETURN(CheckpointInfo info,
                          store_->Write(checkpoint.progress.step, checkpoint.progress.sequence,
-                                       WriteState(checkpoint), files));
+                                       WriteState(checkpoint), CheckpointFiles(checkpoint)));
   std::string kept;
   {
     const absl::MutexLock lock(&mu_);

@@ -25,9 +25,10 @@ class Checkpointer {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
 
-  // `model`: writes the model's files; outlives the object. `keep`: number of checkpoints to keep,
-  // 0: all. `wait`: called before a checkpoint of the state after operation `sequence` is written;
-  // returns once the operations up to it have written their own files. `pool`: outlives the object.
+  // `model`: the model that the trainer started from, whose files all checkpoints share; outlives
+  // the object. `keep`: number of checkpoints to keep, 0: all. `wait`: called before a checkpoint
+  // of the state after operation `sequence` is written; returns once the operations up to it have
+  // written their own files. `pool`: outlives the object.
   Checkpointer(std::unique_ptr<CheckpointStore> store, const HostModel* model, int64_t keep,
                std::function<void(int64_t sequence)> wait, TaskPool* pool);
 
@@ -64,6 +65,7 @@ class Checkpointer {
   const HostModel* const model_;
   const int64_t keep_;
   const std::function<void(int64_t sequence)> wait_;
+  bool shares_base_ = false;  // used by the queue's tasks
 
   mutable absl::Mutex mu_;
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;

@@ -11,7 +11,6 @@
 #include "server/parallel/host_copy.h"
 
 namespace braid {
-namespace {
 
 absl::Status SetState(const std::vector<StateEntry>& state, c10::Device device, Replica& replica) {
   const c10::AutoGradMode no_grad(false);
@@ -24,7 +23,7 @@ absl::Status SetState(const std::vector<StateEntry>& state, c10::Device device, 
     const StateEntry& entry = entries[i];
     const auto found = values.find(entry.name);
     if (found == values.end()) {
-      continue;  // not in a trained stage
+      continue;
     }
     if (found->second.sizes() != entry.value.sizes()) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -39,8 +38,6 @@ absl::Status SetState(const std::vector<StateEntry>& state, c10::Device device, 
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<HostModel>> HostModel::CopyOf(const ReplicaSet& source) {
   std::unique_ptr<Replica> copy;

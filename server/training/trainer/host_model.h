@@ -8,11 +8,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "c10/core/Device.h"
+#include "server/base/new_file.h"
 #include "server/parallel/replica.h"
 #include "server/parallel/replica_set.h"
 #include "server/training/trainer/operation.h"
 
 namespace braid {
+
+// Sets the entries of `replica`, which is on `device`, that are in `state`, by name. Uses the
+// memory of parameters that are on `device`. FAILED_PRECONDITION if shapes do not match the
+// replica.
+absl::Status SetState(const std::vector<StateEntry>& state, c10::Device device, Replica& replica);
 
 // Immutable and thread-safe.
 class HostModel {
@@ -20,6 +26,9 @@ class HostModel {
   // Copies the primary of `source` to host memory. On the CPU, shares its parameters' memory.
   // Blocks while a worker copies.
   static absl::StatusOr<std::unique_ptr<HostModel>> CopyOf(const ReplicaSet& source);
+
+  // Returns the files of the model without a trainer's weights.
+  std::vector<NewFile> Files() const { return replica_->Files(); }
 
   // Returns a replica of the whole model on `device` with the values in `state`, by name. Uses the
   // memory of its parameters that are on `device`. Others have the model's values.

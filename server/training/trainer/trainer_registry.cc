@@ -12,14 +12,17 @@
 #include "server/base/text.h"
 #include "server/base/wait_for.h"
 #include "server/batching/batch_queue.h"
+#include "server/devices/run_on.h"
 #include "server/models/config/version_config.h"
+#include "server/parallel/host_copy.h"
 #include "server/serving/load_model.h"
 #include "server/storage/checkpoint_store.h"
-#include "server/storage/model_files.h"
 #include "server/storage/names.h"
 #include "server/telemetry/log.h"
 #include "server/training/step/evaluation.h"
 #include "server/training/step/placement.h"
+#include "server/training/trainer/checkpoint_format.h"
+#include "server/training/trainer/host_model.h"
 #include "server/training/trainer/publisher.h"
 #include "server/training/trainer/trainer.h"
 #include "server/training/trainer/trainer_storage.h"
@@ -72,18 +75,34 @@ absl::StatusOr<CheckpointInfo> SaveAndWait(Trainer& trainer) {
       [&](auto done) { trainer.SaveCheckpoint(std::move(done)); });
 }
 
-// Loads the model of checkpoint `name` on the workers of `served`; an empty name means the newest.
-absl::StatusOr<LoadedVersion> LoadCheckpointed(CheckpointStore& store, const std::string& name,
-                                               const BatchQueue& served) {
-  BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded,
-                         name.empty() ? store.ReadNewest() : store.Read(name));
-  for (const char* file : {kPackageFile, kTorchScriptFile}) {
-    if (const auto found = loaded.files.find(file); found != loaded.files.end()) {
-      return LoadOnEach({found->second, "", served.config().name, served.version()},
-                        DeclaredConfig(served.config()), served.replicas().workers());
+absl::StatusOr<LoadedCheckpoint> ReadNamed(CheckpointStore& store, const std::string& name) {
+  return name.empty() ? store.ReadNewest() : store.Read(name);
+}
+
+// Loads the model to which the weights of a checkpoint belong on the workers of `served`.
+absl::StatusOr<LoadedVersion> LoadBase(const LoadedCheckpoint& checkpoint,
+                                       const BatchQueue& served) {
+  BRAID_ASSIGN_OR_RETURN(const std::string path, BasePath(checkpoint.files));
+  return LoadOnEach({path, "", served.config().name, served.version()},
+                    DeclaredConfig(served.config()), served.replicas().workers());
+}
+
+// Loads the model of checkpoint `name` with its weights on the workers of `served`; an empty name
+// means the newest.
+absl::StatusOr<LoadedVersion> LoadTrained(CheckpointStore& store, const std::string& name,
+                                          const BatchQueue& served) {
+  BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, ReadNamed(store, name));
+  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, LoadBase(checkpoint, served));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> weights, ReadWeights(checkpoint.files));
+  const ReplicaSet& replicas = loaded.replicas;
+  BRAID_RETURN_IF_ERROR(RunOnEach(replicas.workers(), Phase::kLoad, [&](size_t r) {
+    std::vector<StateEntry> state;
+    for (const HostTensor& weight : weights) {
+      state.push_back({weight.name, View(weight).clone()});
     }
-  }
-  return absl::DataLossError(absl::StrCat("checkpoint '", loaded.info.name, "' has no model file"));
+    return SetState(state, replicas.worker(r).torch_device(), replicas.replica(r));
+  }));
+  return loaded;
 }
 
 // Creates the trainer `stored` from `spec` and restores `checkpoint`; an empty name means the
@@ -106,7 +125,8 @@ absl::StatusOr<std::shared_ptr<Trainer>> RestoreTrainer(const StoredTrainer& sto
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointStore> store,
                          storage.OpenCheckpoints(stored.name));
   // The version that it started from may no longer be served, or may have changed.
-  BRAID_ASSIGN_OR_RETURN(const LoadedVersion loaded, LoadCheckpointed(*store, checkpoint, *served));
+  BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint read, ReadNamed(*store, checkpoint));
+  BRAID_ASSIGN_OR_RETURN(const LoadedVersion loaded, LoadBase(read, *served));
   BRAID_ASSIGN_OR_RETURN(
       std::shared_ptr<Trainer> trainer,
       Trainer::Create(std::move(spec), stored.id, {loaded.config, loaded.version, loaded.replicas},
@@ -392,7 +412,7 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
   std::optional<LoadedVersion> initial;
   if (!spec.from_trainer.empty()) {
     BRAID_RETURN_IF_ERROR(UseSource(spec, [&](CheckpointStore& store) -> absl::Status {
-      BRAID_ASSIGN_OR_RETURN(initial, LoadCheckpointed(store, spec.from_checkpoint, *base));
+      BRAID_ASSIGN_OR_RETURN(initial, LoadTrained(store, spec.from_checkpoint, *base));
       return absl::OkStatus();
     }));
   }

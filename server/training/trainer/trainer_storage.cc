@@ -35,7 +35,10 @@ absl::StatusOr<StoredTrainer> Parse(const std::string& name, const std::string& 
 
 absl::StatusOr<std::unique_ptr<TrainerStorage>> TrainerStorage::Open(const std::string& data_dir) {
   BRAID_ASSIGN_OR_RETURN(TrainerDirectories trainers, TrainerDirectories::Open(data_dir));
-  return std::unique_ptr<TrainerStorage>(new TrainerStorage(std::move(trainers)));
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<SharedFiles> shared,
+                         SharedFiles::Open(absl::StrCat(data_dir, "/shared")));
+  return std::unique_ptr<TrainerStorage>(
+      new TrainerStorage(std::move(trainers), std::move(shared)));
 }
 
 absl::StatusOr<std::vector<StoredTrainer>> TrainerStorage::List() const {
@@ -67,10 +70,19 @@ absl::Status TrainerStorage::Write(const StoredTrainer& trainer) {
   return trainers_.WriteSpec(trainer.name, spec.dump(2) + "\n");
 }
 
+absl::Status TrainerStorage::Remove(const std::string& name) {
+  BRAID_RETURN_IF_ERROR(trainers_.Remove(name));
+  // What stays is removed at the next start.
+  if (const absl::Status removed = shared_->RemoveUnused(); !removed.ok()) {
+    Log(LogModule::kStorage).warn("trainers: {}", std::string(removed.message()));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<CheckpointStore>> TrainerStorage::OpenCheckpoints(
     const std::string& name) const {
   BRAID_ASSIGN_OR_RETURN(std::string directory, trainers_.CheckpointsOf(name));
-  return CheckpointStore::Open(std::move(directory));
+  return CheckpointStore::Open(std::move(directory), shared_.get());
 }
 
 }  // namespace braid

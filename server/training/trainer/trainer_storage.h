@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/storage/checkpoint_store.h"
+#include "server/storage/shared_files.h"
 #include "server/storage/trainer_directories.h"
 
 namespace braid {
@@ -36,13 +37,15 @@ class TrainerStorage {
   // NOT_FOUND for an unknown name, DATA_LOSS if the trainer cannot be read.
   absl::StatusOr<StoredTrainer> Find(const std::string& name) const;
   absl::Status Write(const StoredTrainer& trainer);
-  absl::Status Remove(const std::string& name) { return trainers_.Remove(name); }
+  absl::Status Remove(const std::string& name);
   absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpoints(const std::string& name) const;
 
  private:
-  explicit TrainerStorage(TrainerDirectories trainers) : trainers_(std::move(trainers)) {}
+  TrainerStorage(TrainerDirectories trainers, std::unique_ptr<SharedFiles> shared)
+      : trainers_(std::move(trainers)), shared_(std::move(shared)) {}
 
   TrainerDirectories trainers_;
+  std::unique_ptr<SharedFiles> shared_;  // of all trainers' checkpoints
 };
 
 }  // namespace braid

@@ -71,13 +71,18 @@ def export_noisy(directory: Path, format: str = "torchscript") -> None:
 
 def weights_in(directory: Path) -> dict[str, np.ndarray]:
     """Reads the weights of a version or a checkpoint with PyTorch."""
-    if (directory / "model.pt").exists():
-        state = torch.jit.load(directory / "model.pt").state_dict()
+    is_checkpoint = (directory / "weights.safetensors").exists()
+    model = "base" if is_checkpoint else "model"
+    if (directory / f"{model}.pt").exists():
+        state = torch.jit.load(directory / f"{model}.pt").state_dict()
     else:
         # In the module's order. A safetensors file does not keep it.
-        found = load_file(directory / "model.safetensors")
+        found = load_file(directory / f"{model}.safetensors")
         state = {name: found.pop(name) for name in make_noisy().state_dict() if name in found}
         assert not found, f"{directory} has {list(found)}, too"
+    if is_checkpoint:
+        trained = load_file(directory / "weights.safetensors")
+        state = {name: trained.get(name, value) for name, value in state.items()}
     return {name: value.numpy() for name, value in state.items()}
 
 

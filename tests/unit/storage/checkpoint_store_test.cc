@@ -20,6 +20,7 @@ namespace braid {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::_;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -45,9 +46,17 @@ class CheckpointStoreTest : public ::testing::Test {
   // Opens the store again, like a restart.
   void Reopen() {
     store_.reset();
-    absl::StatusOr<std::unique_ptr<CheckpointStore>> store = CheckpointStore::Open(root());
+    absl::StatusOr<std::unique_ptr<SharedFiles>> shared = SharedFiles::Open(dir_.path() / "shared");
+    ASSERT_THAT(shared, IsOk());
+    shared_ = *std::move(shared);
+    absl::StatusOr<std::unique_ptr<CheckpointStore>> store =
+        CheckpointStore::Open(root(), shared_.get());
     ASSERT_THAT(store, IsOk());
     store_ = *std::move(store);
+  }
+
+  int64_t LinksOf(const std::string& checkpoint, const std::string& file) const {
+    return static_cast<int64_t>(fs::hard_link_count(root() / checkpoint / file));
   }
 
   fs::path root() const { return dir_.path() / "checkpoints"; }
@@ -65,6 +74,7 @@ class CheckpointStoreTest : public ::testing::Test {
   }
 
   const TempDir dir_;
+  std::unique_ptr<SharedFiles> shared_;
   std::unique_ptr<CheckpointStore> store_;
 };
 
@@ -92,6 +102,24 @@ TEST_F(CheckpointStoreTest, ReadsWhatWasWritten) {
     EXPECT_EQ(Contents(loaded.files.at("model.bin")), "12345");
     EXPECT_EQ(Contents(loaded.files.at("optimizer.bin")), "");
   }
+}
+
+TEST_F(CheckpointStoreTest, CheckpointsShareFiles) {
+  ASSERT_THAT(store_->Share({FileOf("base.bin", "the base")}), IsOk());
+  WriteThree();
+  ASSERT_THAT(Names(dir_.path() / "shared"), SizeIs(1));
+  EXPECT_EQ(LinksOf(kFirst, "base.bin"), 4);
+  Reopen();
+  ASSERT_THAT(store_->Share({FileOf("base.bin", "the base")}), IsOk());
+  Write(3, "third again");
+  EXPECT_EQ(LinksOf(kThird, "base.bin"), 4);
+  EXPECT_EQ(LinksOf(kThird, "model.bin"), 1);
+  BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+  EXPECT_EQ(Contents(loaded.files.at("base.bin")), "the base");
+  EXPECT_EQ(Contents(loaded.files.at("model.bin")), "third again");
+  EXPECT_EQ(loaded.info.bytes, 19);
+  ASSERT_THAT(store_->Retain(1), IsOk());
+  EXPECT_EQ(LinksOf(kThird, "base.bin"), 2);
 }
 
 TEST_F(CheckpointStoreTest, AnEmptyStoreHasNoNewestCheckpoint) {
@@ -294,7 +322,7 @@ TEST_F(CheckpointStoreTest, WritesADamagedCheckpointAgain) {
 TEST_F(CheckpointStoreTest, DoesNotSkipACheckpointOfALaterServer) {
   WriteThree();
   const std::string text = Contents(ManifestOf(kThird));
-  Put(ManifestOf(kThird), Replaced(text, "\"format_version\": 1", "\"format_version\": 7"));
+  Put(ManifestOf(kThird), Replaced(text, "\"format_version\": 2", "\"format_version\": 7"));
   Reopen();
   const auto later = StatusIs(absl::StatusCode::kFailedPrecondition,
                               AllOf(HasSubstr(kThird), HasSubstr("format_version 7 is newer")));
@@ -385,9 +413,34 @@ TEST_F(CheckpointStoreTest, ACrashDuringReplaceOrRemoveLeavesOneState) {
   EXPECT_THAT(Names(root()), SizeIs(2));
 }
 
+TEST_F(CheckpointStoreTest, FilesThatCannotBeSharedChangeNothing) {
+  ASSERT_THAT(store_->Share({FileOf("base.bin", "the base")}), IsOk());
+  {
+    const FileSizeLimit limit(20);
+    EXPECT_THAT(
+        store_->Share({FileOf("other.bin", "other"), FileOf("large.bin", "larger than 20 bytes")}),
+        IsOk());
+    EXPECT_THAT(
+        store_->Share({FileOf("other.bin", "other"), FileOf("large.bin", std::string(21, 'x'))}),
+        StatusIs(absl::StatusCode::kResourceExhausted, _));
+  }
+  Write(1, "first");
+  BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+  EXPECT_THAT(loaded.files, SizeIs(3));
+  EXPECT_EQ(Contents(loaded.files.at("large.bin")), "larger than 20 bytes");
+}
+
+TEST_F(CheckpointStoreTest, DetectsADamagedSharedFile) {
+  ASSERT_THAT(store_->Share({FileOf("base.bin", "the base")}), IsOk());
+  WriteThree();
+  FlipByte(root() / kFirst / "base.bin", 3);
+  EXPECT_THAT(store_->ReadNewest(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("all 3 checkpoints are damaged")));
+}
+
 TEST_F(CheckpointStoreTest, ReportsADirectoryThatCannotBeCreated) {
   dir_.Write("file", "");
-  EXPECT_THAT(CheckpointStore::Open(dir_.path() / "file"),
+  EXPECT_THAT(CheckpointStore::Open(dir_.path() / "file", shared_.get()),
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("file'")));
 }
 

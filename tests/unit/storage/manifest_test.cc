@@ -52,7 +52,7 @@ TEST(ManifestTest, RoundTrips) {
 
 TEST(ManifestTest, IsJsonWithAVersion) {
   const nlohmann::json json = nlohmann::json::parse(TextOfExample());
-  EXPECT_EQ(json["format_version"], 1);
+  EXPECT_EQ(json["format_version"], 2);
   EXPECT_EQ(json["files"]["a.bin"]["bytes"], 5);
   EXPECT_EQ(json["state"]["lr"], 0.1);
 }
@@ -85,22 +85,29 @@ TEST(ManifestTest, DetectsEveryTruncation) {
   }
 }
 
+TEST(ManifestTest, ReadsTheEarlierVersion) {
+  std::string text = Replaced(TextOfExample(), "\"format_version\": 2", "\"format_version\": 1");
+  text.resize(text.rfind(",\n  \"checksum\""));
+  text += ",\n  \"checksum\": \"" + ChecksumOf(text) + "\"\n}\n";
+  EXPECT_THAT(ParseManifest(text), IsOk());
+}
+
 TEST(ManifestTest, ReportsALaterVersion) {
-  for (const char* later : {"7", "2"}) {
-    const std::string text = Replaced(TextOfExample(), "\"format_version\": 1",
+  for (const char* later : {"7", "3"}) {
+    const std::string text = Replaced(TextOfExample(), "\"format_version\": 2",
                                       std::string("\"format_version\": ") + later);
     EXPECT_THAT(ParseManifest(text),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr(std::string("format_version ") + later),
-                               HasSubstr("expected at most 1"))));
+                               HasSubstr("expected at most 2"))));
   }
 }
 
 TEST(ManifestTest, DetectsMissingAndInvalidFields) {
   const std::pair<const char*, const char*> edits[] = {
-      {"\"format_version\": 1", "\"format_version\": 0"},
-      {"\"format_version\": 1", "\"format_version\": \"1\""},
-      {"\"format_version\": 1", "\"format\": 1"},
+      {"\"format_version\": 2", "\"format_version\": 0"},
+      {"\"format_version\": 2", "\"format_version\": \"1\""},
+      {"\"format_version\": 2", "\"format\": 1"},
       {"\"kind\": \"checkpoint\"", "\"kind\": 1"},
       {"\"created\": \"2023", "\"created\": \"when"},
       {"\"step\": 120", "\"step\": 1.5"},

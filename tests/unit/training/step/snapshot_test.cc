@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,8 +111,16 @@ TEST_P(SnapshotTest, OtherNumbersOfReplicasGoOnToo) {
   }
 }
 
+std::set<std::string> NamesIn(const TrainingSnapshot& snapshot) {
+  std::set<std::string> names;
+  for (const StateTensor& entry : snapshot.model) {
+    names.insert(entry.tensor.name);
+  }
+  return names;
+}
+
 // Frozen by a group or when the model was exported.
-TEST(SnapshotFrozenTest, EveryReplicaGetsTheFrozenParametersOfTheSnapshot) {
+TEST(SnapshotFrozenTest, EveryReplicaGetsTheFrozenParametersOfAnOlderServersSnapshot) {
   for (const bool in_group : {true, false}) {
     const auto module = [in_group](double value) {
       torch::jit::Module stateful = Stateful();
@@ -126,7 +135,9 @@ TEST(SnapshotFrozenTest, EveryReplicaGetsTheFrozenParametersOfTheSnapshot) {
     }
     TrainedModule trained(module(0.5), 3, spec);
     Begin(&trained);
-    BRAID_ASSERT_OK_AND_ASSIGN(const TrainingSnapshot snapshot, trained->Snapshot());
+    BRAID_ASSERT_OK_AND_ASSIGN(TrainingSnapshot snapshot, trained->Snapshot());
+    EXPECT_EQ(NamesIn(snapshot).count("second.b"), 0);
+    BRAID_ASSERT_OK_AND_ASSIGN(snapshot.model, trained->State());
     TrainedModule restored(module(-1), 3, spec);
     ASSERT_THAT(restored->Restore(snapshot), IsOk());
     GoOn(&trained);

@@ -11,6 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/base/clock.h"
+#include "server/parallel/host_copy.h"
+#include "server/storage/safetensors.h"
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/fake_device.h"
 #include "tests/fakes/status_matchers.h"
@@ -430,17 +432,34 @@ TEST_F(TrainerCheckpointsTest, ReportsACheckpointThatCannotBeWritten) {
   life.Apply(4, 4);
 }
 
-TEST_F(TrainerCheckpointsTest, TheModelFileContainsTheWeights) {
-  Life life(dir_);
-  life.Apply(1, 4);
-  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo saved, Save(*life));
-  const torch::jit::Module module =
-      torch::jit::load(life.bench().checkpoints() + "/" + saved.name + "/model.pt");
-  State loaded;
-  for (const auto& [name, value] : life.state()) {
-    loaded[name] = module.attr(name).toTensor().detach();
+TEST_F(TrainerCheckpointsTest, CheckpointsShareTheModelThatTheTrainerStartedFrom) {
+  std::vector<std::string> bases;
+  State start;
+  for (const int64_t first : {1, 5}) {
+    Life life(dir_);
+    const std::string place = life.bench().checkpoints() + "/";
+    if (first == 1) {
+      start = life.state();
+    } else {
+      BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo resumed, Resume(*life));
+      EXPECT_EQ(resumed.sequence, 4);
+    }
+    life.Apply(first, first + 3);
+    BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo saved, Save(*life));
+    bases.push_back(place + saved.name + "/base.pt");
+    BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<HostTensor> weights,
+                               ReadSafetensors(place + saved.name + "/weights.safetensors"));
+    State loaded;
+    for (const HostTensor& weight : weights) {
+      loaded[weight.name] = View(weight).clone();
+    }
+    ExpectSameState(loaded, life.state(), 0);
   }
-  ExpectSameState(loaded, life.state(), 0);
+  EXPECT_TRUE(std::filesystem::equivalent(bases[0], bases[1]));
+  const torch::jit::Module module = torch::jit::load(bases[0]);
+  for (const auto& [name, value] : start) {
+    EXPECT_TRUE(at::equal(module.attr(name).toTensor().detach(), value)) << name;
+  }
 }
 
 // An update that is interrupted halfway, on the second of two devices.

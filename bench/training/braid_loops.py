@@ -30,6 +30,10 @@ class BraidServer:
             raise
         self.client = braid.connect(self._server.address)
 
+    @property
+    def metrics_url(self) -> str:
+        return self._server.metrics_url
+
     def close(self) -> None:
         self.client.close()
         try:

@@ -38,7 +38,9 @@ class FileSink final : public ByteSink {
   FileDescriptor file_;
   // Bytes that are not written yet.
   std::string buffer_;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0;    // given to Write()
+  int64_t written_ = 0;  // given to the kernel
+  int64_t begun_ = 0;    // given to the disk
   Checksum checksum_;
   absl::Status failure_;  // first error
 };

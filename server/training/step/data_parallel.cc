@@ -669,6 +669,7 @@ absl::Status DataParallel::LeaveSharedParameters() {
 }
 
 absl::StatusOr<TrainingSnapshot> DataParallel::Snapshot() {
+  shared_ = true;
   TrainingSnapshot snapshot;
   for (size_t s = 0; s < stages_.size(); ++s) {
     BRAID_RETURN_IF_ERROR(SaveStage(*stages_[s], holding_[s], &snapshot));

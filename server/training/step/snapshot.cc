@@ -71,8 +71,8 @@ std::vector<int64_t> Updates(const Stage& stage, const TrainingSnapshot& snapsho
 
 absl::Status SaveStage(Stage& stage, size_t replicas, TrainingSnapshot* snapshot) {
   BRAID_RETURN_IF_ERROR(RunOnEach({&stage.worker(0)}, Phase::kCopyOut, [&](size_t) {
-    for (const StateEntry& entry : stage.changing_state()) {
-      snapshot->model.push_back({ToHost(entry.value.clone(), entry.name), entry.is_parameter});
+    for (const StateEntry& entry : stage.ShareChangingState()) {
+      snapshot->model.push_back({ToHost(entry.value, entry.name), entry.is_parameter});
     }
     for (const auto& view : stage.optimizer(0).state(stage.replica(0).parameters())) {
       snapshot->optimizer.push_back(ToHost(view.value.clone(), NameInModel(stage, view.name)));

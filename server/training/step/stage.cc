@@ -203,12 +203,23 @@ std::vector<StateEntry> Stage::ShareParameters(size_t r) const {
     if (!entry.is_parameter) {
       continue;
     }
-    const at::Tensor* whole = FlatValues(r, entry.value);
-    shared.push_back({WholeName(path_, entry.name),
-                      whole == nullptr ? entry.value : ShareMemory(*whole, entry.value),
-                      /*is_parameter=*/true});
+    shared.push_back(
+        {WholeName(path_, entry.name), ShareValue(r, entry.value), /*is_parameter=*/true});
   }
   return shared;
+}
+
+at::Tensor Stage::ShareValue(size_t r, const at::Tensor& value) const {
+  const at::Tensor* whole = FlatValues(r, value);
+  return whole == nullptr ? value : ShareMemory(*whole, value);
+}
+
+std::vector<StateEntry> Stage::ShareChangingState() const {
+  std::vector<StateEntry> entries = changing_state();
+  for (StateEntry& entry : entries) {
+    entry.value = entry.is_parameter ? ShareValue(/*r=*/0, entry.value) : entry.value.clone();
+  }
+  return entries;
 }
 
 void Stage::SetParameters(size_t r, const std::vector<at::Tensor>& values) {

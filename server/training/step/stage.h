@@ -105,6 +105,9 @@ class Stage {
   std::vector<StateEntry> trained_state() const;
   // Returns the part of state() that training changes: trained_state() and the buffers.
   std::vector<StateEntry> changing_state() const;
+  // Returns changing_state() in memory that keeps the values, as ShareParameters(). By the
+  // primary's worker.
+  std::vector<StateEntry> ShareChangingState() const;
 
   // Creates the primary's optimizer, which holds the optimizer state. The other replicas have an
   // optimizer only while they make their own updates.
@@ -122,6 +125,8 @@ class Stage {
         replicas_(std::move(placed.replicas)),
         communicator_(std::move(placed.communicator)) {}
 
+  // Returns `value`, a parameter of replica r, in memory that keeps its values.
+  at::Tensor ShareValue(size_t r, const at::Tensor& value) const;
   // Returns the flat buffer that `parameter` of replica r's state is in; nullptr if it is frozen.
   const at::Tensor* FlatValues(size_t r, const at::Tensor& parameter) const;
   void SetBuffers(size_t r, const FlatBuffers& buffers) {

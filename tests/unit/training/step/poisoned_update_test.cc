@@ -47,10 +47,11 @@ class PoisonedUpdateTest : public ::testing::TestWithParam<SyncMode> {};
 INSTANTIATE_TEST_SUITE_P(Syncs, PoisonedUpdateTest,
                          ::testing::Values(SyncMode::kReduceBroadcast, SyncMode::kAllReduce));
 
-// How often a step waits for the device, once all is prepared.
+// How often a step after a snapshot waits for the device, once all is prepared.
 int WaitsOfAStep(const TrainerSpec& spec) {
   OnFaultyDevice model(spec);
   EXPECT_THAT(model->Step(Inputs(7), Classes(7)), IsOk());
+  EXPECT_THAT((*model)->Snapshot(), IsOk());
   const int before = model.device().synchronized();
   EXPECT_THAT(model->Step(Inputs(7), Classes(7)), IsOk());
   return model.device().synchronized() - before;

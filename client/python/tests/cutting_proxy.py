@@ -45,6 +45,7 @@ class _Connection:
         self._sockets = (client, server)
         self._budget = budget
         self._lock = threading.Lock()
+        self._forwarding = 2
         for source, sink in ((client, server), (server, client)):
             threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
 
@@ -57,11 +58,19 @@ class _Connection:
                     break
         except OSError:
             pass
-        for each in self._sockets:
+        for each in self._sockets:  # Wakes the other thread.
             try:
                 each.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+        with self._lock:
+            self._forwarding -= 1
+            ended = self._forwarding == 0
+        # Only closing resets a connection whose peer is still sending. Without a reset, the peer
+        # waits for a reader.
+        if ended:
+            for each in self._sockets:
+                each.close()
 
     def _take(self, size):
         with self._lock:

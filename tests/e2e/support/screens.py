@@ -43,14 +43,14 @@ class Screen:
             key: value for key, value in os.environ.items()
             if key not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
         }  # fmt: skip
+        # setsid makes the terminal the controlling one, so that Ctrl-C becomes a signal, and then
+        # becomes the command. `preexec_fn` can hang in a process with threads.
         self.process = subprocess.Popen(
-            command,
+            ["setsid", "--ctty", *command],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             env={**variables, "TERM": "xterm-256color", **(environment or {})},
-            start_new_session=True,
-            preexec_fn=_control_terminal,
         )
         self._slave = slave
 
@@ -124,11 +124,6 @@ class Screen:
             return False
         self.output += os.read(self._master, 1 << 16).decode(errors="replace")
         return True
-
-
-def _control_terminal() -> None:
-    """Makes stdin the controlling terminal of this process, so that Ctrl-C becomes a signal."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def plain(text: str) -> str:

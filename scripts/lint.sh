@@ -13,7 +13,8 @@ fi
 # The objects of our own files: what protoc writes is compiled nowhere, its headers are made where one
 # of ours includes them.
 list_objects() {
-  ninja -C build/tsa -t targets all | sed -n 's/^\([^:]*\.cc\.o\): .*/\1/p' | grep -v '\.pb\.cc\.o$'
+  ninja -C build/tsa -t targets all | sed -n 's/^\([^:]*\.\(cc\|cxx\)\.o\): .*/\1/p' |
+    grep -v '\.pb\.cc\.o$'
 }
 
 clang() {

@@ -81,7 +81,7 @@ class BatchQueue final : public RequestQueue,
   using Rows = std::vector<RequestRows>;
   // State that the queues of a version share.
   struct Shared {
-    explicit Shared(ReplicaSet replicas);
+    explicit Shared(ReplicaSet all);
 
     const ReplicaSet replicas;
     const std::vector<int64_t> bytes;

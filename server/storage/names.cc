@@ -18,10 +18,10 @@ bool IsPlainCharacter(unsigned char c) {
 }  // namespace
 
 bool IsUtf8(absl::string_view text) {
-  using Json = nlohmann::json;
   // Invalid bytes are replaced, which changes the text.
   const std::string copy(text);
-  return Json::parse(Json(copy).dump(-1, ' ', false, Json::error_handler_t::replace)) == copy;
+  return nlohmann::json::parse(nlohmann::json(copy).dump(
+             -1, ' ', false, nlohmann::json::error_handler_t::replace)) == copy;
 }
 
 bool IsPlainName(absl::string_view name) {
@@ -31,7 +31,7 @@ bool IsPlainName(absl::string_view name) {
 
 std::string PlainName(absl::string_view name) {
   constexpr size_t kKept = 100;
-  constexpr size_t kChecksum = 8;
+  constexpr size_t kDigits = 8;
   if (IsPlainName(name)) {
     return std::string(name);
   }
@@ -42,7 +42,7 @@ std::string PlainName(absl::string_view name) {
     plain.insert(0, 1, '_');
   }
   // The checksum keeps names of different models different.
-  return absl::StrCat(plain, "-", ChecksumOf(name).substr(0, kChecksum));
+  return absl::StrCat(plain, "-", ChecksumOf(name).substr(0, kDigits));
 }
 
 bool IsVersionLabel(absl::string_view name) {

@@ -360,8 +360,8 @@ absl::Status Trainer::MoveBatches(Operation& operation) const {
     return BatchToFront(config_.inputs, &operation.targets).status();
   }
   for (HostTensor& target : operation.targets) {
-    BRAID_ASSIGN_OR_RETURN(
-        target, BatchToFront(std::move(target), objective_->TargetBatchDim(target.name)));
+    const size_t dim = objective_->TargetBatchDim(target.name);
+    BRAID_ASSIGN_OR_RETURN(target, BatchToFront(std::move(target), dim));
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
-// Memory that published versions read while their trainer continues.
+// Memory that published versions and checkpoints read while their trainer continues.
 //
-// Publishing copies nothing: the version's tensors use the trainer's memory. Before its next
-// update, the trainer moves its values to other memory, unless no version uses them any more.
+// They copy nothing: their tensors use the trainer's memory. Before its next update, the trainer
+// moves its values to other memory, unless nothing uses them any more.
 #pragma once
 
 #include "ATen/core/Tensor.h"

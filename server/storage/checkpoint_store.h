@@ -62,8 +62,8 @@ class CheckpointStore {
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(std::string directory,
                                                                SharedFiles* shared);
 
-  // Sets the files that the checkpoints of later calls of Write() contain besides their own, and
-  // share. Returns once they are durable. An error, as of SharedFiles::Add(), changes nothing.
+  // Sets the files that all checkpoints of later calls of Write() contain in addition. Returns once
+  // they are durable. An error, as of SharedFiles::Add(), changes nothing.
   absl::Status Share(const std::vector<NewFile>& files);
 
   // Writes a checkpoint and returns once it is durable. Replaces a checkpoint with the same step,

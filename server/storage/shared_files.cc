@@ -11,6 +11,7 @@
 #include "server/base/status.h"
 #include "server/storage/file_error.h"
 #include "server/storage/files.h"
+#include "server/telemetry/log.h"
 
 namespace braid {
 namespace {
@@ -29,8 +30,9 @@ absl::Status SharedFile::LinkTo(const std::string& place) const {
   if (link(path_.c_str(), place.c_str()) == 0) {
     return absl::OkStatus();
   }
-  if (errno == EPERM || errno == EXDEV || errno == EMLINK || errno == EOPNOTSUPP) {
-    return CopyFile(path_, place);
+  if (errno == EPERM || errno == EXDEV || errno == EMLINK || errno == EOPNOTSUPP ||
+      errno == ENOSYS) {
+    return CopyStoredFile(path_, stored_, place);
   }
   return FileError(errno, "link", place);
 }
@@ -38,7 +40,9 @@ absl::Status SharedFile::LinkTo(const std::string& place) const {
 absl::StatusOr<std::unique_ptr<SharedFiles>> SharedFiles::Open(std::string directory) {
   BRAID_RETURN_IF_ERROR(MakeDirectories(directory));
   std::unique_ptr<SharedFiles> files(new SharedFiles(std::move(directory)));
-  BRAID_RETURN_IF_ERROR(files->RemoveUnused());
+  if (const absl::Status removed = files->RemoveUnused(); !removed.ok()) {
+    Log(LogModule::kStorage).warn("shared files: {}", std::string(removed.message()));
+  }
   return files;
 }
 
@@ -47,7 +51,7 @@ absl::StatusOr<std::shared_ptr<const SharedFile>> SharedFiles::Add(const NewFile
   const std::string name = NameOf(stored);
   const std::string path = absl::StrCat(directory_, "/", name);
   const absl::MutexLock lock(&mu_);
-  if (auto used = used_[name].lock()) {
+  if (auto used = used_[name].lock(); used != nullptr && CheckStoredSize(path, stored).ok()) {
     return used;
   }
   // One that is damaged is replaced: only here, not where it is linked.
@@ -81,7 +85,8 @@ absl::Status SharedFiles::RemoveUnused() {
   for (fs::directory_iterator file(directory_, error), end; !error && file != end;
        file.increment(error)) {
     std::error_code gone;
-    if (!used_.contains(file->path().filename()) && file->hard_link_count(gone) == 1) {
+    if (!used_.contains(file->path().filename()) && file->is_regular_file(gone) &&
+        file->hard_link_count(gone) == 1) {
       unused.push_back(file->path());
     }
   }

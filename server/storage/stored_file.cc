@@ -38,6 +38,14 @@ absl::StatusOr<InputFile> OpenStored(const std::string& path) {
   return file;
 }
 
+absl::Status CheckChecksum(const std::string& path, const StoredFile& found,
+                           const StoredFile& expected) {
+  return found.checksum == expected.checksum
+             ? absl::OkStatus()
+             : absl::DataLossError(absl::StrCat("'", path, "': checksum ", found.checksum,
+                                                " (expected ", expected.checksum, ")"));
+}
+
 }  // namespace
 
 absl::StatusOr<StoredFile> StoreFile(const std::string& path, const NewFile& file) {
@@ -53,11 +61,6 @@ absl::StatusOr<StoredFile> MeasureFile(const NewFile& file) {
   return sink.stored();
 }
 
-absl::Status CopyFile(const std::string& from, const std::string& to) {
-  BRAID_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(from));
-  return StoreFile(to, ContentsOf(file)).status();
-}
-
 absl::Status CheckStoredSize(const std::string& path, const StoredFile& expected) {
   BRAID_ASSIGN_OR_RETURN(const InputFile file, OpenStored(path));
   if (file.bytes() != expected.bytes) {
@@ -71,11 +74,15 @@ absl::Status CheckStoredContent(const std::string& path, const StoredFile& expec
   BRAID_RETURN_IF_ERROR(CheckStoredSize(path, expected));
   BRAID_ASSIGN_OR_RETURN(const InputFile file, OpenStored(path));
   BRAID_ASSIGN_OR_RETURN(const StoredFile found, MeasureFile(ContentsOf(file)));
-  if (found.checksum != expected.checksum) {
-    return absl::DataLossError(absl::StrCat("'", path, "': checksum ", found.checksum,
-                                            " (expected ", expected.checksum, ")"));
-  }
-  return absl::OkStatus();
+  return CheckChecksum(path, found, expected);
+}
+
+absl::Status CopyStoredFile(const std::string& from, const StoredFile& stored,
+                            const std::string& to) {
+  BRAID_RETURN_IF_ERROR(CheckStoredSize(from, stored));
+  BRAID_ASSIGN_OR_RETURN(const InputFile file, OpenStored(from));
+  BRAID_ASSIGN_OR_RETURN(const StoredFile copied, StoreFile(to, ContentsOf(file)));
+  return CheckChecksum(from, copied, stored);
 }
 
 }  // namespace braid

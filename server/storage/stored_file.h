@@ -22,9 +22,10 @@ absl::StatusOr<StoredFile> StoreFile(const std::string& path, const NewFile& fil
 // Returns what StoreFile() would return, without writing. The error of `file.write`.
 absl::StatusOr<StoredFile> MeasureFile(const NewFile& file);
 
-// Writes or replaces the file at `to` and returns once its contents are durable. NOT_FOUND without
-// `from`; RESOURCE_EXHAUSTED if the disk is full.
-absl::Status CopyFile(const std::string& from, const std::string& to);
+// Copies the file `from` to `to` and returns once the copy is durable. DATA_LOSS if `from` is
+// missing or has changed; RESOURCE_EXHAUSTED if the disk is full.
+absl::Status CopyStoredFile(const std::string& from, const StoredFile& stored,
+                            const std::string& to);
 
 // DATA_LOSS if there is no file of this size.
 absl::Status CheckStoredSize(const std::string& path, const StoredFile& expected);

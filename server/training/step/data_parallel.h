@@ -89,7 +89,7 @@ class DataParallel {
   // Returns the primaries' parameters and buffers on `device`. Does not copy parameters of replicas
   // that are on it.
   absl::StatusOr<std::vector<StateEntry>> Share(c10::Device device);
-  // Returns everything that a checkpoint holds.
+  // Returns what training has changed, for a checkpoint.
   absl::StatusOr<TrainingSnapshot> Snapshot();
   // Returns the snapshot from before the Forward() whose graph is kept; keeps the graph.
   absl::StatusOr<TrainingSnapshot> SnapshotBeforeForward();
@@ -168,7 +168,7 @@ class DataParallel {
   int64_t skipped_batches_ = 0;
   // By stage: replicas that hold accumulated gradients.
   std::vector<size_t> holding_;
-  // Parameters may have been returned by Share() since they changed.
+  // Share() or Snapshot() may have returned the parameters since they changed.
   bool shared_ = false;
   // An accumulated gradient has overflowed float16, so the update will be skipped.
   bool overflow_ = false;

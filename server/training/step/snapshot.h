@@ -31,9 +31,9 @@ struct TrainingSnapshot {
 };
 
 // Appends the weights and the optimizer state of `stage` and the gradients of its first `replicas`
-// replicas to `*snapshot`. In host memory, weights are not copied but shared: call
+// replicas to `*snapshot`. On the CPU, weights are shared, not copied: call
 // Stage::LeaveSharedParameters() before they change. By the trainer's thread; blocks until the
-// workers have copied them.
+// workers are done.
 absl::Status SaveStage(Stage& stage, size_t replicas, TrainingSnapshot* snapshot);
 // Checks that `snapshot` can be restored into `stage`, whose first parameter is parameter `first`
 // of the model: FAILED_PRECONDITION if it is of another model or optimizer. By the primary's

@@ -18,7 +18,7 @@ void Checkpointer::Write(TrainerCheckpoint checkpoint, Done done) {
   const absl::MutexLock lock(&mu_);
   ++waiting_;
   queue_.Post([this, checkpoint = std::move(checkpoint), done = std::move(done)]() mutable {
-    absl::StatusOr<CheckpointInfo> info = WriteNow(checkpoint);
+    absl::StatusOr<CheckpointInfo> info = WriteNow(std::move(checkpoint));
     {
       const absl::MutexLock written(&mu_);
       --waiting_;
@@ -32,15 +32,21 @@ int64_t Checkpointer::waiting() const {
   return waiting_;
 }
 
-absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(const TrainerCheckpoint& checkpoint) {
+absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(TrainerCheckpoint checkpoint) {
   wait_(checkpoint.progress.sequence);
   if (!shares_base_) {
     BRAID_RETURN_IF_ERROR(store_->Share(BaseFiles(model_->Files())));
     shares_base_ = true;
   }
-  BRAID_ASSIGN_OR_RETURN(CheckpointInfo info,
-                         store_->Write(checkpoint.progress.step, checkpoint.progress.sequence,
-                                       WriteState(checkpoint), CheckpointFiles(checkpoint)));
+  absl::StatusOr<CheckpointInfo> info =
+      store_->Write(checkpoint.progress.step, checkpoint.progress.sequence, WriteState(checkpoint),
+                    CheckpointFiles(checkpoint));
+  // The trainer copies its weights if its next update finds them in use.
+  checkpoint = {};
+  if (!info.ok()) {
+    shares_base_ = false;  // The shared file may be gone.
+    return info;
+  }
   std::string kept;
   {
     const absl::MutexLock lock(&mu_);

@@ -59,7 +59,7 @@ class Checkpointer {
   std::vector<CheckpointInfo> List() const { return store_->List(); }
 
  private:
-  absl::StatusOr<CheckpointInfo> WriteNow(const TrainerCheckpoint& checkpoint);
+  absl::StatusOr<CheckpointInfo> WriteNow(TrainerCheckpoint checkpoint);
 
   const std::unique_ptr<CheckpointStore> store_;
   const HostModel* const model_;

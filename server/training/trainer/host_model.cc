@@ -11,6 +11,7 @@
 #include "server/parallel/host_copy.h"
 
 namespace braid {
+namespace {
 
 absl::Status SetState(const std::vector<StateEntry>& state, c10::Device device, Replica& replica) {
   const c10::AutoGradMode no_grad(false);
@@ -38,6 +39,8 @@ absl::Status SetState(const std::vector<StateEntry>& state, c10::Device device, 
   }
   return absl::OkStatus();
 }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<HostModel>> HostModel::CopyOf(const ReplicaSet& source) {
   std::unique_ptr<Replica> copy;

@@ -15,11 +15,6 @@
 
 namespace braid {
 
-// Sets the entries of `replica`, which is on `device`, that are in `state`, by name. Uses the
-// memory of parameters that are on `device`. FAILED_PRECONDITION if shapes do not match the
-// replica.
-absl::Status SetState(const std::vector<StateEntry>& state, c10::Device device, Replica& replica);
-
 // Immutable and thread-safe.
 class HostModel {
  public:

@@ -94,14 +94,21 @@ absl::StatusOr<LoadedVersion> LoadTrained(CheckpointStore& store, const std::str
   BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, ReadNamed(store, name));
   BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, LoadBase(checkpoint, served));
   BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> weights, ReadWeights(checkpoint.files));
-  const ReplicaSet& replicas = loaded.replicas;
-  BRAID_RETURN_IF_ERROR(RunOnEach(replicas.workers(), Phase::kLoad, [&](size_t r) {
-    std::vector<StateEntry> state;
-    for (const HostTensor& weight : weights) {
-      state.push_back({weight.name, View(weight).clone()});
-    }
-    return SetState(state, replicas.worker(r).torch_device(), replicas.replica(r));
-  }));
+  std::vector<StateEntry> state;
+  for (const HostTensor& weight : weights) {
+    state.push_back({weight.name, View(weight).clone()});
+  }
+  // Replicas of one file share tensors, so they are not changed but replaced.
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<HostModel> base, HostModel::CopyOf(loaded.replicas));
+  const std::vector<Worker*> workers = loaded.replicas.workers();
+  std::vector<std::unique_ptr<Replica>> trained(workers.size());
+  for (size_t r = 0; r < workers.size(); ++r) {
+    BRAID_RETURN_IF_ERROR(RunOnEach({workers[r]}, Phase::kLoad, [&](size_t) -> absl::Status {
+      BRAID_ASSIGN_OR_RETURN(trained[r], base->With(state, workers[r]->torch_device()));
+      return absl::OkStatus();
+    }));
+  }
+  loaded.replicas = ReplicaSet(workers, std::move(trained));
   return loaded;
 }
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/storage/file_descriptor.h"
-#include "server/storage/guarded_mapping.h"
+#include "server/storage/mapping/guarded_mapping.h"
 
 namespace braid {
 

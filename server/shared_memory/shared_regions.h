@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "server/base/gpu_memory.h"
-#include "server/storage/guarded_mapping.h"
+#include "server/storage/mapping/guarded_mapping.h"
 
 namespace braid {
 

@@ -27,7 +27,7 @@
 #include "server/models/archive/package_version.h"
 #include "server/models/inference_only/mutated_inputs.h"
 #include "server/models/training_mode.h"
-#include "server/storage/memory_file.h"
+#include "server/storage/mapping/memory_file.h"
 
 namespace braid {
 namespace {

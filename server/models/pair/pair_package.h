@@ -14,7 +14,7 @@
 #include "c10/core/Device.h"
 #include "server/graph/exported_graph.h"
 #include "server/models/pair/pair_manifest.h"
-#include "server/storage/memory_file.h"
+#include "server/storage/mapping/memory_file.h"
 
 namespace braid {
 

@@ -1,4 +1,4 @@
-#include "server/storage/guarded_mapping.h"
+#include "server/storage/mapping/guarded_mapping.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "server/storage/memory_file.h"
+#include "server/storage/mapping/memory_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -2,9 +2,9 @@
 
     bench/training/state.sh
 
-One CPU replica of one thread. A round runs two steps and then publishes, or saves a checkpoint, and
-runs one more step. The second step shows the cost of a step that follows neither. The disk is timed
-with as many bytes as the checkpoint writes.
+One CPU replica of one thread. Each round runs two steps, publishes, and runs one more step. The
+second step of a round shows the cost of a step that follows no publication. Checkpoints are saved
+after a step each, and compared with a plain write of as many bytes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def measure(server: BraidServer, width: int, folder: Path) -> dict[str, list[flo
             before[trainer.name] = pause
     disk = folder / "disk"
     for _ in range(ROUNDS):
-        times["as many bytes to the disk"].append(timed(lambda: write_to_disk(disk, 4 * PARAMETERS)))
+        times["plain write of as many bytes"].append(timed(lambda: write_to_disk(disk, 4 * PARAMETERS)))
         disk.unlink()
     return times
 

@@ -15,9 +15,8 @@ namespace braid {
 namespace {
 
 constexpr size_t kBuffer = size_t{1} << 20;
-// Bytes after which the kernel is told to begin with writing them to the disk, so that the disk
-// does not wait for Finish().
-constexpr int64_t kBegin = int64_t{8} << 20;
+// Writeback starts after so many bytes, so that Finish() has less to wait for.
+constexpr int64_t kWriteback = int64_t{8} << 20;
 
 }  // namespace
 
@@ -74,10 +73,10 @@ absl::Status FileSink::WriteOut(absl::string_view bytes) {
       return failure_;
     }
   }
-  if (written_ - begun_ >= kBegin) {
-    // Only for speed: Finish() reports errors.
-    sync_file_range(file_.get(), begun_, written_ - begun_, SYNC_FILE_RANGE_WRITE);
-    begun_ = written_;
+  if (written_ - writeback_ >= kWriteback) {
+    // A hint: Finish() reports errors.
+    sync_file_range(file_.get(), writeback_, written_ - writeback_, SYNC_FILE_RANGE_WRITE);
+    writeback_ = written_;
   }
   return absl::OkStatus();
 }

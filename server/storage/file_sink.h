@@ -38,9 +38,9 @@ class FileSink final : public ByteSink {
   FileDescriptor file_;
   // Bytes that are not written yet.
   std::string buffer_;
-  int64_t bytes_ = 0;    // given to Write()
-  int64_t written_ = 0;  // given to the kernel
-  int64_t begun_ = 0;    // given to the disk
+  int64_t bytes_ = 0;      // of all calls of Write()
+  int64_t written_ = 0;    // without buffer_
+  int64_t writeback_ = 0;  // of which the kernel has started writeback
   Checksum checksum_;
   absl::Status failure_;  // first error
 };

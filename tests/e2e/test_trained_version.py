@@ -13,6 +13,7 @@ import pytest
 import torch
 from e2e.support import models
 from e2e.support.durable import DurableServer
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 SGD = {"name": "SGD", "lr": 0.1}
@@ -129,9 +130,20 @@ def test_downloads_use_the_trained_version(server: DurableServer, format: str) -
         np.testing.assert_allclose(client.infer("model", {"x": X.numpy()})["y"], y, atol=1e-12)
         if format == "torchscript":
             assert_loads(downloaded(trainer), y)
+            assert_loads(checkpointed(server, trainer), y)
     server.start_again(signal.SIGTERM)
     with braid.connect(server.address) as client:
         np.testing.assert_allclose(client.infer("model", {"x": X.numpy()})["y"], y, atol=1e-12)
+
+
+def checkpointed(server: DurableServer, trainer: braid.Trainer) -> io.BytesIO:
+    """Returns the model of a new checkpoint with its weights."""
+    directory = server.checkpoints(trainer.name) / trainer.save_checkpoint().name
+    module = torch.jit.load(directory / "base.pt")
+    module.load_state_dict(load_file(directory / "weights.safetensors"))
+    file = io.BytesIO()
+    torch.jit.save(module, file)
+    return io.BytesIO(file.getvalue())
 
 
 def downloaded(trainer: braid.Trainer) -> io.BytesIO:

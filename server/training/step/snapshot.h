@@ -1,4 +1,4 @@
-// What training has changed at one moment: weights, optimizer state and accumulated gradients.
+// Weights, optimizer state and accumulated gradients of a trainer at one moment.
 #pragma once
 
 #include <cstddef>

@@ -72,7 +72,7 @@ absl::Status TrainerStorage::Write(const StoredTrainer& trainer) {
 
 absl::Status TrainerStorage::Remove(const std::string& name) {
   BRAID_RETURN_IF_ERROR(trainers_.Remove(name));
-  // What stays is removed at the next start.
+  // Not an error: the next start tries again.
   if (const absl::Status removed = shared_->RemoveUnused(); !removed.ok()) {
     Log(LogModule::kStorage).warn("trainers: {}", std::string(removed.message()));
   }

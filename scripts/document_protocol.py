@@ -19,9 +19,8 @@ PACKAGE = "braid.v1"
 INTRODUCTION = """\
 # Protocol braid.v1
 
-The gRPC services of Braid besides Triton's. [gRPC API](grpc.md) explains how to use them.
-`scripts/generate.sh` writes this page from the comments in `proto/`.
-"""
+Look up a message or a method of Braid's own gRPC services, besides Triton's. [gRPC API](grpc.md) explains how to use
+them. `scripts/generate.sh` writes this page from the comments in `proto/`. """
 # Numbers of fields in descriptor.proto, from which paths of locations are made.
 MESSAGE, ENUM, SERVICE = 4, 5, 6
 MESSAGE_FIELD, NESTED_MESSAGE, NESTED_ENUM = 2, 3, 4

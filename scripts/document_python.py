@@ -20,7 +20,7 @@ from markdown_text import wrapped  # noqa: E402
 INTRODUCTION = """\
 # Python API
 
-The package `braid`. `scripts/generate.sh` writes this page from the docstrings.
+Look up a class, method or function of the package `braid`. `scripts/generate.sh` writes this page from the docstrings.
 
 Install the package with `pip install ./client/python`. To export models, install it together with
 PyTorch: `pip install './client/python[export]'`.

@@ -336,7 +336,7 @@ class Server::Parts {
       Log(LogModule::kServer).info("draining: waiting for clients to read their replies");
     };
     const auto replied = [this](absl::Duration wait) { return admission_.WaitUntilReplied(wait); };
-    const auto over = [this](absl::Duration wait) { return streams_.WaitUntilOver(wait); };
+    const auto over = [this](absl::Duration wait) { return streams_.WaitUntilEmpty(wait); };
     const auto delivered = [this](absl::Duration wait) {
       return grpc_server_->WaitUntilDelivered(wait);
     };

@@ -88,9 +88,9 @@ absl::StatusOr<int64_t> ResumeAt(const v1::Trainer& info, const Position& positi
   }
   if (applied < position.base) {
     return absl::FailedPreconditionError(absl::StrCat(
-        expects, ": a server restart lost the operations up to ", position.acknowledged,
-        ", and this client keeps none before ", position.base + 1,
-        position.retains ? " (those of other programs); "
+        expects, ": the server restarted and lost operations up to ", position.acknowledged,
+        ". This client can resend only from ", position.base + 1,
+        position.retains ? " (earlier ones came from other programs); "
                          : " (the trainer has no checkpoint policy); ",
         kRefresh));
   }

@@ -78,8 +78,7 @@ absl::Status IdentityTable::AddTokens(const std::string& file, absl::string_view
     if (!tokens_.emplace(*digest, std::make_shared<Identity>(Identity{name, std::move(grants)}))
              .second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the token of ", Quoted(name),
-                       " belongs to another name, too (expected one line per token)"));
+          absl::StrCat("duplicate token: ", Quoted(name), " and another name use the same token"));
     }
     return absl::OkStatus();
   });
@@ -89,7 +88,7 @@ absl::Status IdentityTable::AddCertificates(const std::string& file, absl::strin
   return ForEachLine(file, text, [&](absl::string_view line) -> absl::Status {
     BRAID_ASSIGN_OR_RETURN(std::vector<Grant> grants, ParseGrants(TakeWord(&line)));
     if (line.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("has one word (", kCertificateLine, ")"));
+      return absl::InvalidArgumentError(absl::StrCat("missing identity (", kCertificateLine, ")"));
     }
     const std::string name(line);
     if (!certificates_.emplace(name, std::make_shared<Identity>(Identity{name, std::move(grants)}))

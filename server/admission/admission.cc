@@ -77,9 +77,9 @@ absl::Status Admission::CheckClientBytes(const Client& client, size_t bytes, int
 
 absl::Status Admission::Add(size_t bytes, const std::string& client) {
   if (bytes > limits_.bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the request would grow by ", bytes,
-                                                     " bytes (expected at most ", limits_.bytes,
-                                                     ", --max_request_bytes)"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("inputs: decoding, padding or transposing them takes ", bytes,
+                     " bytes (expected at most ", limits_.bytes, ", --max_request_bytes)"));
   }
   const absl::MutexLock lock(&mu_);
   BRAID_RETURN_IF_ERROR(CheckBytes(bytes, /*others=*/requests_ - 1));

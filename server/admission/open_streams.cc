@@ -38,11 +38,11 @@ void OpenStreams::Remove(const OpenStream* stream) {
   streams_.erase(found);
 }
 
-void OpenStreams::Close(const absl::Status& why) {
+void OpenStreams::Close(const absl::Status& status) {
   std::vector<std::shared_ptr<OpenStream>> open;
   {
     const absl::MutexLock lock(&mu_);
-    closed_ = why;
+    closed_ = status;
     for (const auto& [stream, entry] : streams_) {
       if (auto held = entry.stream.lock(); held != nullptr) {
         open.push_back(std::move(held));
@@ -51,13 +51,13 @@ void OpenStreams::Close(const absl::Status& why) {
   }
   // Without the lock, which one that ends takes.
   for (const auto& stream : open) {
-    stream->Leave(why);
+    stream->BeginClose(status);
   }
 }
 
-bool OpenStreams::WaitUntilOver(absl::Duration timeout) {
+bool OpenStreams::WaitUntilEmpty(absl::Duration timeout) {
   const absl::MutexLock lock(&mu_);
-  return mu_.AwaitWithTimeout(absl::Condition(this, &OpenStreams::Over), timeout);
+  return mu_.AwaitWithTimeout(absl::Condition(this, &OpenStreams::IsEmpty), timeout);
 }
 
 }  // namespace braid

@@ -17,8 +17,8 @@ namespace braid {
 class OpenStream {
  public:
   virtual ~OpenStream() = default;
-  // Stops reading, replies to the received messages, and ends with `why`. Thread-safe.
-  virtual void Leave(const absl::Status& why) = 0;
+  // Stops reading, replies to the received messages, and ends with `status`. Thread-safe.
+  virtual void BeginClose(const absl::Status& status) = 0;
 };
 
 // Thread-safe. Outlives its streams.
@@ -33,10 +33,10 @@ class OpenStreams {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Unregisters a stream that has ended. Ignores unknown streams.
   void Remove(const OpenStream* stream) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends all streams, and rejects new ones, with `why`. Call once.
-  void Close(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends all streams, and rejects new ones, with `status`. Call once.
+  void Close(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until no stream is open. False after `timeout`.
-  bool WaitUntilOver(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
+  bool WaitUntilEmpty(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Entry {
@@ -44,7 +44,7 @@ class OpenStreams {
     std::string client;  // empty: not counted per client
   };
 
-  bool Over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return streams_.empty(); }
+  bool IsEmpty() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return streams_.empty(); }
 
   const int64_t max_per_client_;
   absl::Mutex mu_;

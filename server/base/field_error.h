@@ -12,8 +12,9 @@
 
 namespace braid {
 
-// Returns "<field>: <message>" with the code of `status`, INVALID_ARGUMENT as InvalidField() does.
-inline absl::Status InField(absl::string_view field, const absl::Status& status) {
+// Prepends "<field>: " to the message and keeps the code. For INVALID_ARGUMENT, the result is an
+// InvalidField() error. OK stays OK.
+inline absl::Status WithField(absl::string_view field, const absl::Status& status) {
   if (status.ok()) {
     return status;
   }

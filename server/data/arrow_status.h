@@ -1,4 +1,4 @@
-// Errors of Arrow as absl::Status.
+// Converts Arrow errors to absl::Status.
 #pragma once
 
 #include <utility>

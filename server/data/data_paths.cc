@@ -61,8 +61,8 @@ bool HasLoop(const std::error_code& error, const fs::path& path, const fs::path&
 
 absl::Status LoopError(const std::string& path, absl::string_view field) {
   return InvalidField(field, absl::StrCat("'", Excerpt(path),
-                                          "' has a loop of symbolic links (expected links that "
-                                          "end at a file or directory)"));
+                                          "' contains a symlink loop (expected links that end at a "
+                                          "file or directory)"));
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ absl::StatusOr<std::string> ResolveDataPath(const std::string& path,
     return LoopError(path, field);
   }
   if (error || !IsBelowAny(resolved, roots)) {
-    return InvalidField(field, LeavesRoots(path, roots).message());
+    return InvalidField(field, OutsideRootsError(path, roots).message());
   }
   if (!fs::exists(resolved, error)) {
     return absl::NotFoundError(absl::StrCat(field, ": '", Excerpt(path),
@@ -124,7 +124,7 @@ bool ResolvesBelowAny(const std::string& path, const std::vector<std::string>& r
   return !error && IsBelowAny(resolved, roots);
 }
 
-absl::Status LeavesRoots(absl::string_view path, const std::vector<std::string>& roots) {
+absl::Status OutsideRootsError(absl::string_view path, const std::vector<std::string>& roots) {
   return absl::InvalidArgumentError(absl::StrCat("'", Excerpt(path),
                                                  "' leaves the data roots (expected a path below ",
                                                  absl::StrJoin(roots, " or "), ")"));

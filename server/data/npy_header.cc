@@ -202,7 +202,7 @@ absl::StatusOr<std::string> FormatNpyHeader(DataType type, const std::vector<int
                                          [&](const auto& row) { return row.second == type; });
   if (found == kDescriptors.end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("NumPy has no ", DataTypeName(type), " (expected another datatype)"));
+        absl::StrCat("NumPy has no ", DataTypeName(type), " (use another datatype)"));
   }
   std::string text =
       absl::StrCat("{'descr': '", found->first, "', 'fortran_order': False, 'shape': (",

@@ -81,7 +81,7 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& path,
       continue;
     }
     if (!ResolvesBelowAny(child->path(), roots)) {
-      return LeavesRoots(child->path().native(), roots);
+      return OutsideRootsError(child->path().native(), roots);
     }
     files.push_back(child->path());
   }
@@ -180,7 +180,7 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenRemoteSource(const std::string& 
   absl::StatusOr<std::shared_ptr<const CopiedSet>> copy =
       directories.remote->copies->Copy(key, progress == nullptr ? StopAfterWait(path) : progress);
   if (!copy.ok()) {
-    return InField(field, copy.status());
+    return WithField(field, copy.status());
   }
   absl::StatusOr<std::unique_ptr<DataSource>> source =
       OpenDataSource((*copy)->path, {{(*copy)->root}, directories.scratch}, field);
@@ -202,7 +202,7 @@ absl::StatusOr<std::string> ResolveRemotePath(const std::string& path, const Rem
   }
   absl::StatusOr<std::string> key = ParseObjectPath(path);
   if (!key.ok()) {
-    return InField(field, key.status());
+    return WithField(field, key.status());
   }
   if (!IsBelowPrefix(*key, remote->prefixes)) {
     return InvalidField(
@@ -238,15 +238,15 @@ absl::StatusOr<std::unique_ptr<DataSource>> OpenDataSource(const std::string& pa
   if (IsImageFolder(resolved, is_data)) {
     absl::StatusOr<std::unique_ptr<DataSource>> images =
         OpenImageFolder(resolved, directories.roots);
-    return images.ok() ? std::move(images) : InField(field, images.status());
+    return images.ok() ? std::move(images) : WithField(field, images.status());
   }
   absl::StatusOr<std::vector<std::string>> files = FilesOf(resolved, directories.roots);
   if (!files.ok()) {
-    return InField(field, files.status());
+    return WithField(field, files.status());
   }
   absl::StatusOr<std::unique_ptr<DataSource>> source = OpenFiles(*files, directories.scratch);
   if (!source.ok()) {
-    return InField(field, source.status());
+    return WithField(field, source.status());
   }
   return source;
 }
@@ -287,7 +287,7 @@ absl::StatusOr<std::vector<ListedData>> ListData(const std::string& path,
       }
     }
     if (error) {
-      return InField(field, FileError(error.value(), "list", directory));
+      return WithField(field, FileError(error.value(), "list", directory));
     }
   }
   std::vector<ListedData> entries;
@@ -303,7 +303,7 @@ absl::StatusOr<std::vector<ListedData>> ListRemoteData(const std::string& path,
   BRAID_ASSIGN_OR_RETURN(const std::string key, ResolveRemotePath(path, remote, field));
   const absl::StatusOr<std::vector<ListedObject>> objects = remote->store->List(key);
   if (!objects.ok()) {
-    return InField(field, objects.status());
+    return WithField(field, objects.status());
   }
   const std::vector<std::string>& allowed = remote->prefixes;
   if (objects->empty() && std::find(allowed.begin(), allowed.end(), key) == allowed.end()) {

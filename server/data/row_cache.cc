@@ -55,8 +55,8 @@ std::string KeyOf(const DataSource& source, const std::vector<TensorColumn>& ten
   return ChecksumOf(text);
 }
 
-// Type of EncodedValues::Place in a row.
-const RowType& PlaceType() {
+// Type of EncodedValues::ByteRange in a row.
+const RowType& ByteRangeType() {
   static const auto* const kType = new RowType{DataType::kUint64, {2}};
   return *kType;
 }
@@ -80,7 +80,7 @@ absl::StatusOr<std::vector<RowType>> ReadColumns(const arrow::RecordBatch& batch
     if (tensors[f].decoder == nullptr) {
       BRAID_ASSIGN_OR_RETURN((*columns)[f], ReadTensor(batch, tensors[f], row));
     }
-    types.push_back(tensors[f].decoder == nullptr ? RowTypeOf((*columns)[f]) : PlaceType());
+    types.push_back(tensors[f].decoder == nullptr ? RowTypeOf((*columns)[f]) : ByteRangeType());
   }
   return types;
 }
@@ -150,7 +150,7 @@ std::optional<Head> ParseHead(const std::string& text) {
   head.bytes = kLengthBytes + length;
   for (const json& field : header["fields"]) {
     if (field.is_object() && field.contains("encoded")) {
-      head.fields.push_back(PlaceType());
+      head.fields.push_back(ByteRangeType());
       continue;
     }
     if (!field.is_object() || !field.contains("type") || !field["type"].is_string() ||
@@ -227,27 +227,29 @@ absl::StatusOr<std::shared_ptr<const RowStore>> OpenRows(const std::string& path
   return std::make_shared<RowStore>(static_cast<int64_t>(bytes / stride), std::move(fields));
 }
 
-// Writes the encoded values of a column. Returns their places. `*values_bytes`: written so far.
+// Writes the encoded values of a column. Returns their byte ranges. `*values_bytes`: written so
+// far.
 absl::StatusOr<HostTensor> PackValues(const arrow::Array& column, uint64_t* values_bytes,
                                       FileSink* sink) {
-  HostTensor places;
-  places.type = PlaceType().type;
-  places.shape = {column.length(), 2};
-  places.bytes = static_cast<size_t>(column.length()) * sizeof(EncodedValues::Place);
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char> memory, AllocateHost(places.bytes));
+  HostTensor byte_ranges;
+  byte_ranges.type = ByteRangeType().type;
+  byte_ranges.shape = {column.length(), 2};
+  byte_ranges.bytes = static_cast<size_t>(column.length()) * sizeof(EncodedValues::ByteRange);
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<char> memory, AllocateHost(byte_ranges.bytes));
   for (int64_t row = 0; row < column.length(); ++row) {
     const std::optional<absl::string_view> value = BytesOfRow(column, row);
-    const EncodedValues::Place place{
-        *values_bytes, value.has_value() ? uint64_t{value->size()} : EncodedValues::Place::kNull};
-    std::memcpy(memory.get() + static_cast<size_t>(row) * sizeof(place), &place, sizeof(place));
+    const EncodedValues::ByteRange range{*values_bytes, value.has_value()
+                                                            ? uint64_t{value->size()}
+                                                            : EncodedValues::ByteRange::kNull};
+    std::memcpy(memory.get() + static_cast<size_t>(row) * sizeof(range), &range, sizeof(range));
     if (value.has_value()) {
       BRAID_RETURN_IF_ERROR(sink->Write(*value));
       *values_bytes += value->size();
     }
   }
-  places.data = memory.get();
-  places.owner = memory;
-  return places;
+  byte_ranges.data = memory.get();
+  byte_ranges.owner = memory;
+  return byte_ranges;
 }
 
 // Appends a file and removes it.

@@ -8,7 +8,7 @@
 //                header     JSON: {"fields": [{"type": "FP32", "shape": [784]}, {"encoded": true}]}
 //                values     bytes of encoded fields, one after the other
 //                rows       fields of a row one after the other, without gaps; of an encoded field
-//                           the EncodedValues::Place
+//                           the EncodedValues::ByteRange
 //                8 bytes    length of `values`; only with encoded fields
 #pragma once
 

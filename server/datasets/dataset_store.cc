@@ -165,7 +165,7 @@ absl::Status Replace(const std::string& from, const std::string& to) {
 
 absl::Status DatasetExists(const std::string& name) {
   return absl::AlreadyExistsError(absl::StrCat("dataset: '", name,
-                                               "' exists with different files (expected another "
+                                               "' exists with different files (use another "
                                                "name, or `overwrite`)"));
 }
 

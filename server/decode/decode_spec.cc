@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "server/base/some_names.h"
+#include "server/base/abbreviate_names.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/decode/image/image_row.h"
@@ -44,7 +44,7 @@ std::string Shown(const Json& json) {
   for (const auto& entry : json.items()) {
     keys.push_back(entry.key());
   }
-  return keys.empty() ? "{}" : absl::StrCat("an object with ", SomeNames(keys));
+  return keys.empty() ? "{}" : absl::StrCat("an object with ", AbbreviateNames(keys));
 }
 
 // INVALID_ARGUMENT for a value of another type or length.
@@ -192,7 +192,7 @@ class ObjectReader {
       }
     }
     if (!unknown.empty()) {
-      return InvalidField(where_, absl::StrCat("unknown fields ", SomeNames(unknown),
+      return InvalidField(where_, absl::StrCat("unknown fields ", AbbreviateNames(unknown),
                                                " (expected: ", absl::StrJoin(known_, ", "), ")"));
     }
     return absl::OkStatus();

@@ -109,10 +109,9 @@ class PadDecoder final : public Decoder {
     const size_t row_bytes = width * (step_bytes() + (outputs_.size() > 1 ? one_.size() : 0));
     if (row_bytes > 0 && rows.size() > options.max_bytes / row_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "row ", longest, ": the list has ", width, " elements with its padding, and ",
-          rows.size(), " rows that are padded to it take ", row_bytes,
-          " bytes each (expected at most ", options.max_bytes,
-          " bytes together; shorten the row, or use a smaller batch_size)"));
+          "row ", longest, ": padding ", rows.size(), " rows to ", width, " elements takes ",
+          row_bytes, " bytes per row (expected at most ", options.max_bytes,
+          " bytes per batch; shorten the row, or use a smaller batch_size)"));
     }
     return Pad(rows, width);
   }

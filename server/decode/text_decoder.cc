@@ -144,10 +144,10 @@ class TextDecoder final : public Decoder {
     if (rows <= max_bytes / row_bytes) {
       return absl::OkStatus();
     }
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "row ", longest, ": the text has ", width, " tokens, and ", rows,
-        " rows that are padded to it take ", row_bytes, " bytes each (expected at most ", max_bytes,
-        " bytes together; set max_length, or use a smaller batch_size)"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("row ", longest, ": padding ", rows, " rows to ", width, " tokens takes ",
+                     row_bytes, " bytes per row (expected at most ", max_bytes,
+                     " bytes per batch; set max_length, or use a smaller batch_size)"));
   }
 
   absl::StatusOr<std::vector<HostTensor>> Pad(absl::Span<const TokenIds> texts,

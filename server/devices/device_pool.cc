@@ -26,13 +26,13 @@ struct Threads {
   int cuda;
 };
 
-Threads ThreadsFor(const std::vector<DeviceSlot>& slots, int asked) {
+Threads ThreadsFor(const std::vector<DeviceSlot>& slots, int requested) {
   const auto is_cpu = [](const DeviceSlot& slot) { return slot.kind == DeviceKind::kCpu; };
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   const auto share = [cores](ptrdiff_t workers) {
     return std::max(1, cores / std::max(1, static_cast<int>(workers)));
   };
-  return {asked > 0 ? asked : share(std::count_if(slots.begin(), slots.end(), is_cpu)),
+  return {requested > 0 ? requested : share(std::count_if(slots.begin(), slots.end(), is_cpu)),
           share(std::ssize(slots))};
 }
 
@@ -52,21 +52,23 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(const DeviceSlot& slot, CudaB
 // Linux divides the weight of a thread by 1.25 for each step of its nice value. Jobs get a quarter
 // of a core that trainers of clients want, too.
 constexpr double kWeightRatio = 1.25;
-constexpr int kNicerForJobs = 5;
+constexpr int kJobNiceIncrement = 5;
 constexpr int kMaxNice = 19;
 
 // Returns by how much to raise the nice value of a thread so that Linux gives it `share` of a core
 // that a thread of normal priority wants, too.
-int NicerFor(double share) {
+int NiceIncrementFor(double share) {
   const double steps = std::log((1 - share) / share) / std::log(kWeightRatio);
-  return static_cast<int>(std::lround(std::clamp(steps, 0.0, double{kMaxNice - kNicerForJobs})));
+  return static_cast<int>(
+      std::lround(std::clamp(steps, 0.0, double{kMaxNice - kJobNiceIncrement})));
 }
 
-std::unique_ptr<Worker> MakeNiceWorker(const Worker::Options& options, int threads, int nicer) {
+std::unique_ptr<Worker> MakeNiceWorker(const Worker::Options& options, int threads,
+                                       int nice_increment) {
   std::unique_ptr<Worker> worker;
   // Threads inherit their priority, the worker's from this one, and its intra-op threads from it.
   std::thread([&] {
-    EnterBackground("nice", nicer);
+    EnterBackground("nice", nice_increment);
     worker = std::make_unique<Worker>(options, MakeCpuDevice(threads));
   }).join();
   return worker;
@@ -106,10 +108,11 @@ absl::StatusOr<std::unique_ptr<DevicePool>> DevicePool::Create(
     const Worker::Options worker{slot.name,       options.training_share, options.clock,
                                  options.metrics, options.on_lost,        inline_batch};
     const bool cpu = slot.kind == DeviceKind::kCpu;
-    const int nicer = NicerFor(options.training_share);
-    pool->training_workers_.push_back(cpu ? MakeNiceWorker(worker, threads.cpu, nicer) : nullptr);
+    const int nice_increment = NiceIncrementFor(options.training_share);
+    pool->training_workers_.push_back(cpu ? MakeNiceWorker(worker, threads.cpu, nice_increment)
+                                          : nullptr);
     pool->background_workers_.push_back(
-        cpu ? MakeNiceWorker(worker, threads.cpu, nicer + kNicerForJobs) : nullptr);
+        cpu ? MakeNiceWorker(worker, threads.cpu, nice_increment + kJobNiceIncrement) : nullptr);
     pool->workers_.push_back(
         std::make_unique<Worker>(worker, std::move(device), pool->training_workers_.back().get()));
   }

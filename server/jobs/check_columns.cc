@@ -83,7 +83,7 @@ absl::Status CheckDecoded(const Decoder::Output& output, const ModelConfig& conf
     return InvalidField(absl::StrCat(field, ".decode"),
                         absl::StrCat("input '", output.input,
                                      "' gets a column and a decoded tensor "
-                                     "(expected one of them)"));
+                                     "(remove one of them)"));
   }
   (*given)[index] = true;
   return absl::OkStatus();

@@ -83,7 +83,7 @@ class DecoderMaker {
     if (tensor->decoder != nullptr && (tensor->type.has_value() || tensor->scale != 1)) {
       return InvalidField(absl::StrCat(field, ".datatype"),
                           absl::StrCat("given for '", Excerpt(tensor->name),
-                                       "', which is decoded (expected none: add to_float to the "
+                                       "', which is decoded (remove it, and add to_float to the "
                                        "transforms)"));
     }
     return absl::OkStatus();
@@ -103,7 +103,7 @@ class DecoderMaker {
     if (tensor->type.has_value() || tensor->scale != 1) {
       return InvalidField(absl::StrCat(field, ".datatype"),
                           absl::StrCat("given for '", Excerpt(tensor->name),
-                                       "', which is padded (expected none: store the lists with "
+                                       "', which is padded (remove it, and store the lists with "
                                        "the input's datatype)"));
     }
     absl::StrAppend(&dataset_->decoding, tensor->name, "\n", spec->pad_json, "\n");
@@ -129,7 +129,8 @@ class DecoderMaker {
     }
     MadeDecoder decoder = MakeDecoder(spec, directories, field);
     if (leaves && absl::IsNotFound(decoder.status())) {
-      return InField(absl::StrCat(field, ".tokenizer"), LeavesRoots(text->tokenizer, roots_));
+      return WithField(absl::StrCat(field, ".tokenizer"),
+                       OutsideRootsError(text->tokenizer, roots_));
     }
     return decoder.ok() || copy_ == nullptr ? std::move(decoder)
                                             : copy_->NameObjects(decoder.status());
@@ -155,8 +156,8 @@ class DecoderMaker {
     }
     if (!decode.spec) {
       return decode.paths ? MadeDecoder(InvalidField(
-                                own_field, absl::StrCat("no image or text (expected one of them, "
-                                                        "because the model has no decode.",
+                                own_field, absl::StrCat("no image or text (set one of them: the "
+                                                        "model has no decode.",
                                                         Excerpt(tensor.name), ")")))
                           : nullptr;
     }
@@ -185,7 +186,7 @@ absl::StatusOr<std::vector<RowType>> RowTypesOf(const DataSource& source,
   for (size_t i = 0; i < tensors.size(); ++i) {
     absl::StatusOr<RowType> row = TensorRowType(source.columns(), tensors[i]);
     if (!row.ok()) {
-      return InField(FieldOfColumn(options, list, i), row.status());
+      return WithField(FieldOfColumn(options, list, i), row.status());
     }
     rows.push_back(*std::move(row));
   }
@@ -213,7 +214,7 @@ absl::Status CheckFirstRowOf(const DatasetOptions& options, const Dataset& datas
     const absl::Status decoded =
         DecodeColumns({column}, {}, &rows, options.skip_unreadable ? &skipped : nullptr).status();
     if (!decoded.ok()) {
-      return InField(FieldOfColumn(options, list, i), decoded);
+      return WithField(FieldOfColumn(options, list, i), decoded);
     }
   }
   return absl::OkStatus();

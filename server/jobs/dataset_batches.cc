@@ -36,7 +36,7 @@ class LoaderStream final : public BatchStream {
   absl::StatusOr<std::optional<TrainingBatch>> Next() override {
     absl::StatusOr<std::optional<BatchLoader::Batch>> loaded = loader_->Next();
     if (!loaded.ok()) {
-      return InField(field_, loaded.status());
+      return WithField(field_, loaded.status());
     }
     if (!loaded->has_value()) {
       return std::nullopt;
@@ -156,7 +156,7 @@ absl::StatusOr<int64_t> DatasetBatches::Rows(JobContext* context, std::string* i
   absl::StatusOr<std::shared_ptr<const RowStore>> store =
       cache_->Rows(dataset.source.get(), tensors, PackingLog(context, *dataset.source));
   if (!store.ok()) {
-    return InField(options_.data.path_field, store.status());
+    return WithField(options_.data.path_field, store.status());
   }
   BRAID_ASSIGN_OR_RETURN(RowOrder::Options order,
                          MakeOrder(context, dataset.source.get(), (*store)->rows()));
@@ -206,7 +206,7 @@ absl::StatusOr<std::unique_ptr<BatchStream>> DatasetBatches::Open(int64_t first)
   }
   absl::StatusOr<std::unique_ptr<BatchLoader>> batches = BatchLoader::Create(std::move(loader));
   if (!batches.ok()) {
-    return InField(options_.data.path_field, batches.status());
+    return WithField(options_.data.path_field, batches.status());
   }
   return std::make_unique<LoaderStream>(*std::move(batches), inputs_, options_.data.path_field);
 }
@@ -242,7 +242,7 @@ absl::Status DatasetBatches::CheckWeights(const std::vector<Column>& columns,
     return InvalidField(kWeightField, absl::StrCat("column '", Excerpt(column), "' has rows of ",
                                                    RowTypeString(*row), " (expected numbers)"));
   }
-  return InField(kWeightField, row.status());
+  return WithField(kWeightField, row.status());
 }
 
 absl::StatusOr<RowOrder::Options> DatasetBatches::MakeOrder(JobContext* context, DataSource* source,
@@ -260,7 +260,7 @@ absl::StatusOr<RowOrder::Options> DatasetBatches::MakeOrder(JobContext* context,
     absl::StatusOr<std::shared_ptr<const WeightedDraw>> draw =
         ReadDraw(context, source, options_.weight_column, order.split);
     if (!draw.ok()) {
-      return InField(kWeightField, draw.status());
+      return WithField(kWeightField, draw.status());
     }
     order.weights = *std::move(draw);
   }

@@ -123,7 +123,7 @@ struct StreamData {
   size_t max_decoded_bytes;
 
   absl::Status InData(const absl::Status& status) const {
-    return InField(options.data.path_field, status);
+    return WithField(options.data.path_field, status);
   }
 };
 
@@ -534,7 +534,7 @@ absl::StatusOr<int64_t> DatasetInput::Rows(JobContext* context, std::string* ide
   inputs_ = std::move(dataset.input_columns);
   const absl::StatusOr<int64_t> rows = source_->Rows();
   if (!rows.ok()) {
-    return InField(options_.data.path_field, rows.status());
+    return WithField(options_.data.path_field, rows.status());
   }
   if (*rows == 0) {
     return InvalidField(options_.data.path_field, "no rows (expected at least one)");
@@ -552,7 +552,7 @@ absl::StatusOr<std::unique_ptr<RowStream>> DatasetInput::Open(int64_t first_row)
   absl::StatusOr<std::unique_ptr<RowScan>> scan =
       source_->Scan({.columns = std::move(columns), .first_row = first_row});
   if (!scan.ok()) {
-    return InField(options_.data.path_field, scan.status());
+    return WithField(options_.data.path_field, scan.status());
   }
   const StreamData data{options_, inputs_, *context_, max_decoded_bytes_};
   const bool decodes = std::ranges::any_of(
@@ -570,7 +570,7 @@ absl::Status DatasetInput::CheckUnchanged() {
 
 absl::Status DatasetInput::CheckKept(const std::vector<Column>& columns,
                                      const std::vector<std::string>& keep) {
-  return InField("spec.infer.output.keep", ColumnIndices(columns, keep).status());
+  return WithField("spec.infer.output.keep", ColumnIndices(columns, keep).status());
 }
 
 }  // namespace braid

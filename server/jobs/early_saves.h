@@ -19,13 +19,13 @@ class EarlySaves {
     if (now < next_) {
       return false;
     }
-    next_ = interval_ > kLongest ? absl::InfiniteFuture() : now + interval_;
+    next_ = interval_ > kMaxInterval ? absl::InfiniteFuture() : now + interval_;
     interval_ *= 2;
     return true;
   }
 
  private:
-  static constexpr absl::Duration kLongest = absl::Seconds(60);
+  static constexpr absl::Duration kMaxInterval = absl::Seconds(60);
 
   absl::Duration interval_ = absl::Milliseconds(200);
   absl::Time next_;

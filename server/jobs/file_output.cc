@@ -57,10 +57,10 @@ absl::Status UnknownOutput(const std::string& name, const std::vector<std::strin
 absl::Status CheckColumns(const DataWriter::Options& file, const arrow::FieldVector& columns,
                           size_t kept) {
   BRAID_RETURN_IF_ERROR(
-      InField(kPathField, DataWriter::CheckColumns(file, static_cast<int>(columns.size()))));
+      WithField(kPathField, DataWriter::CheckColumns(file, static_cast<int>(columns.size()))));
   for (size_t c = 0; c < columns.size(); ++c) {
-    BRAID_RETURN_IF_ERROR(
-        InField(c < kept ? kKeepField : kOutputsField, DataWriter::CheckColumn(file, *columns[c])));
+    BRAID_RETURN_IF_ERROR(WithField(c < kept ? kKeepField : kOutputsField,
+                                    DataWriter::CheckColumn(file, *columns[c])));
   }
   return absl::OkStatus();
 }
@@ -68,7 +68,7 @@ absl::Status CheckColumns(const DataWriter::Options& file, const arrow::FieldVec
 // Names the field of an error while rows are written. A value that the format lacks is one of a
 // kept column, because outputs have numbers only.
 absl::Status WriteError(const absl::Status& status) {
-  return InField(absl::IsInvalidArgument(status) ? kKeepField : kPathField, status);
+  return WithField(absl::IsInvalidArgument(status) ? kKeepField : kPathField, status);
 }
 
 std::vector<std::string> NamesOf(const std::vector<GatheredTensor>& outputs) {
@@ -111,7 +111,7 @@ absl::StatusOr<std::shared_ptr<arrow::ChunkedArray>> ColumnOfOutput(const Gather
 absl::StatusOr<int64_t> FileOutput::Open() {
   absl::StatusOr<std::unique_ptr<DataWriter>> writer = DataWriter::Continue(options_.file);
   if (!writer.ok()) {
-    return InField(kPathField, writer.status());
+    return WithField(kPathField, writer.status());
   }
   writer_ = *std::move(writer);
   if (writer_ == nullptr) {
@@ -169,7 +169,7 @@ absl::StatusOr<std::string> FileOutput::Upload() {
   if (options_.object.empty()) {
     return options_.file.path;
   }
-  BRAID_RETURN_IF_ERROR(InField(kPathField, UploadFiles()));
+  BRAID_RETURN_IF_ERROR(WithField(kPathField, UploadFiles()));
   return absl::StrCat("s3://", options_.object);
 }
 
@@ -197,7 +197,7 @@ absl::Status FileOutput::CheckObject(const Options& options) {
   }
   const absl::StatusOr<bool> exists = options.store->Exists(options.object);
   if (!exists.ok()) {
-    return InField(kPathField, exists.status());
+    return WithField(kPathField, exists.status());
   }
   return *exists ? absl::AlreadyExistsError(absl::StrCat(
                        kPathField, ": 's3://", Excerpt(options.object),
@@ -221,7 +221,7 @@ absl::Status FileOutput::UploadFiles() const {
 absl::Status FileOutput::Check(const Options& options,
                                const std::vector<std::shared_ptr<arrow::Field>>& kept,
                                const std::vector<std::string>& names) {
-  BRAID_RETURN_IF_ERROR(InField(kPathField, DataWriter::Check(options.file)));
+  BRAID_RETURN_IF_ERROR(WithField(kPathField, DataWriter::Check(options.file)));
   BRAID_RETURN_IF_ERROR(CheckObject(options));
   arrow::FieldVector columns = kept;
   std::set<std::string> column_names;
@@ -274,8 +274,8 @@ absl::Status FileOutput::Begin(const std::shared_ptr<arrow::Schema>& schema, siz
     BRAID_RETURN_IF_ERROR(CheckColumns(options_.file, schema->fields(), kept));
     absl::StatusOr<std::unique_ptr<DataWriter>> writer = DataWriter::Open(options_.file, schema);
     if (!writer.ok()) {
-      return InField(absl::IsInvalidArgument(writer.status()) ? kOutputField : kPathField,
-                     writer.status());
+      return WithField(absl::IsInvalidArgument(writer.status()) ? kOutputField : kPathField,
+                       writer.status());
     }
     writer_ = *std::move(writer);
     return absl::OkStatus();

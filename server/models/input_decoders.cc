@@ -72,7 +72,7 @@ absl::Status MakePadding(ModelConfig* config, TensorSpec* input) {
                                      "that has no pad parameter)"));
   }
   if (input->decode) {
-    return InvalidField(field, "given with a decode parameter (expected one of them)");
+    return InvalidField(field, "cannot be combined with a decode parameter");
   }
   BRAID_RETURN_IF_ERROR(CheckMultiple(*input, field));
   const DataType mask_type = name.empty() ? DataType::kInt64 : mask->type;

@@ -103,8 +103,8 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   }
 
   void OnDone() override { self_.reset(); }
-  // The reactions are short. Running them on gRPC's executor would add 10 % to a small request. The
-  // default reactor of gRPC does the same.
+  // The reactor methods are short. Running them on gRPC's executor would add 10 % to a small
+  // request. The default reactor of gRPC does the same.
   bool InternalInlineable() override { return true; }
 
  private:

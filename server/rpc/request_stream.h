@@ -18,20 +18,20 @@
 
 namespace braid {
 
-// One call. gRPC calls the reactions one at a time: it reads a request, OnRequest() starts work on
-// it, and the work calls Next() for the next request, from any thread. Deletes itself when the call
-// is over and no work holds self().
+// One call. gRPC calls the reactor methods one at a time: it reads a request, OnRequest() starts
+// work on it, and the work calls Next() for the next request, from any thread. Deletes itself when
+// the call is over and no work holds self().
 template <typename Request>
 class RequestStream : public grpc::ServerReadReactor<Request>, public OpenStream {
  public:
   ~RequestStream() override { rpc_.streams->Remove(this); }
 
   // Ends the call after the work in progress.
-  void Leave(const absl::Status& why) final ABSL_LOCKS_EXCLUDED(mu_) {
+  void BeginClose(const absl::Status& status) final ABSL_LOCKS_EXCLUDED(mu_) {
     const absl::MutexLock lock(&mu_);
-    leave_status_ = why;
+    close_status_ = status;
     if (reading_) {
-      EndLocked(why);
+      EndLocked(status);
     }
   }
   void OnReadDone(bool ok) final ABSL_LOCKS_EXCLUDED(mu_) {
@@ -111,7 +111,7 @@ class RequestStream : public grpc::ServerReadReactor<Request>, public OpenStream
     BRAID_ASSIGN_OR_RETURN(ticket_, rpc_.admission->Admit(bytes, std::move(client)));
     return absl::OkStatus();
   }
-  // Reads the next request, or ends the call after Leave().
+  // Reads the next request, or ends the call after BeginClose().
   void Next() ABSL_LOCKS_EXCLUDED(mu_) {
     ticket_ = Ticket();  // waiting for the client does not count as in flight
     const absl::MutexLock lock(&mu_);
@@ -143,8 +143,8 @@ class RequestStream : public grpc::ServerReadReactor<Request>, public OpenStream
 
  private:
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!leave_status_.ok()) {
-      EndLocked(leave_status_);
+    if (!close_status_.ok()) {
+      EndLocked(close_status_);
     } else if (!ended_) {
       reading_ = true;
       this->StartRead(&request_);
@@ -174,7 +174,7 @@ class RequestStream : public grpc::ServerReadReactor<Request>, public OpenStream
   mutable absl::Mutex mu_;
   bool reading_ ABSL_GUARDED_BY(mu_) = false;  // false: work is in progress
   // If not OK: ends with this status after the work in progress.
-  absl::Status leave_status_ ABSL_GUARDED_BY(mu_);
+  absl::Status close_status_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status last_status_ ABSL_GUARDED_BY(mu_);  // of EndLast()
   Caller caller_ ABSL_GUARDED_BY(mu_);

@@ -66,7 +66,9 @@ absl::Status VersionUpload::Append(const std::string& file, absl::string_view da
 
 absl::StatusOr<std::vector<NewFile>> VersionUpload::Finish() {
   if (files_.contains(kTorchScriptFile) == files_.contains(kPackageFile)) {
-    return InvalidField("file", absl::StrCat("expected ", kTorchScriptFile, " or ", kPackageFile));
+    return InvalidField("file",
+                        absl::StrCat(files_.contains(kPackageFile) ? "two models" : "no model",
+                                     " (expected ", kTorchScriptFile, " or ", kPackageFile, ")"));
   }
   if (files_.contains(kTorchScriptFile) && files_.contains(kWeightsFile)) {
     return InvalidField(

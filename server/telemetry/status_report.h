@@ -23,8 +23,9 @@ struct DeviceReport {
   bool healthy = true;
   std::array<absl::Duration, kPhases> busy = {};  // by phase, since the server started
   int64_t rows = 0;                               // of all forward passes
-  // GPU: of all processes. CPU slot, or if NVML does not know the GPU: of models and trainers.
-  int64_t memory = 0;                                  // bytes
+  // Memory in bytes. For a GPU that NVML reports: used by all processes. Otherwise: used by models
+  // and trainers.
+  int64_t memory = 0;
   std::optional<int64_t> memory_total = std::nullopt;  // bytes; nullopt: unknown
 };
 
@@ -59,7 +60,9 @@ struct JobReport {
 
 struct JobsReport {
   std::vector<std::pair<std::string, int64_t>> counts;  // of all jobs, by state
-  std::vector<JobReport> jobs;                          // some of them
+  // At most StatusReader::kMaxJobsInState running jobs, then as many queued and as many paused
+  // ones, then the StatusReader::kMaxEndedJobs newest ended jobs.
+  std::vector<JobReport> jobs;
 };
 
 struct StatusReport {

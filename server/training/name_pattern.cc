@@ -17,7 +17,7 @@ constexpr int64_t kMaxPatternMemory = int64_t{1} << 20;
 absl::StatusOr<std::unique_ptr<RE2>> CompileNamePattern(const std::string& pattern,
                                                         const std::string& field) {
   if (pattern.empty()) {
-    return InvalidField(field, "is empty; expected a regular expression");
+    return InvalidField(field, "is empty (expected a regular expression)");
   }
   RE2::Options options;
   options.set_log_errors(false);  // the client gets them

@@ -12,7 +12,7 @@ absl::Status CheckRange(absl::string_view field, double value, bool in_range,
   if (in_range) {
     return absl::OkStatus();
   }
-  return InvalidField(field, absl::StrCat(value, " is out of range; expected ", expected));
+  return InvalidField(field, absl::StrCat(value, " is out of range (expected ", expected, ")"));
 }
 
 absl::Status CheckNotNegative(absl::string_view field, double value) {
@@ -27,7 +27,8 @@ absl::Status CheckAtLeast(absl::string_view field, int64_t value, int64_t least)
   if (value >= least) {
     return absl::OkStatus();
   }
-  return InvalidField(field, absl::StrCat(value, " is out of range; expected at least ", least));
+  return InvalidField(field,
+                      absl::StrCat(value, " is out of range (expected at least ", least, ")"));
 }
 
 std::optional<int64_t> AsCount(double value) {

@@ -216,7 +216,7 @@ def test_sizes_out_of_range_name_the_dim_of_the_client(
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((5, 3, 2), r"targets\[0\].shape: .* \[5, 3, 2\]; expected the inputs' 4 rows as dim 1"),
+        ((5, 3, 2), r"targets\[0\].shape: .* \[5, 3, 2\] .expected the inputs' 4 rows as dim 1"),
         ((6, 4, 2), r"targets\[0\].shape: .* FP64 \[6, 4, 2\], .* \(expected FP64 \[5, 4, 2\]\)"),
     ],
 )
@@ -294,7 +294,7 @@ def test_a_loss_in_the_client_equals_pytorch(
         state = trainer.state_dict()
         with pytest.raises(
             braid.InvalidArgument,
-            match=r"FP64 \[5, 3, 2\]; expected the output's FP64 \[5, 11, 2\]",
+            match=r"FP64 \[5, 3, 2\] .expected the output's FP64 \[5, 11, 2\]",
         ):
             trainer.forward(given, keep_graph=True)
             trainer.backward({"y": np.zeros((5, 3, 2))})

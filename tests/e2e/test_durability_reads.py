@@ -117,7 +117,7 @@ def test_lost_operations_without_retries_fail(server: DurableServer, client: bra
     for number in range(STEPS):
         trainer.step(*batch(number))
     server.start_again()
-    with pytest.raises(braid.FailedPrecondition, match=f"lost those up to {STEPS}"):
+    with pytest.raises(braid.FailedPrecondition, match=f"lost operations up to {STEPS}"):
         trainer.state_dict()
     assert trainer.sync().step == 0
     trainer.state_dict()

@@ -42,7 +42,7 @@ class RetryPolicy:
 
 
 class Outage:
-    """Logs once that callers wait for a server, and once that it is back. Thread-safe."""
+    """Logs once that callers wait for a server, and once that it answers again. Thread-safe."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -71,7 +71,7 @@ class Outage:
             logged, self._logged = self._logged, False
         if logged and start is not None:
             seconds = time.monotonic() - start
-            _log.warning("%s: the server is back (after %.1f s)", self._address, seconds)
+            _log.warning("%s: reconnected (after %.1f s)", self._address, seconds)
 
 
 class _RequestFeed:

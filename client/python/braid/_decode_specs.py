@@ -133,7 +133,7 @@ def decode(name: str) -> Field:
         if isinstance(value, Mapping):
             texts = [each for each in value if each in _TEXT]
             if texts and "image" in value:
-                raise ValueError(f"{key}.{texts[0]}: given with image (expected one of them)")
+                raise ValueError(f"{key}.{texts[0]}: cannot be combined with 'image'")
             if texts and value.get("tokenizer") is None:
                 raise ValueError(f"{key}.tokenizer: missing (expected the path of a tokenizer.json)")
         whole.put(message, key, value)

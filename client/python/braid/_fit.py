@@ -80,7 +80,7 @@ def fit(
         raise ValueError(f"epochs: {epochs} (expected at least 1)")
     if isinstance(model, Trainer):
         if options:
-            raise ValueError(f"{next(iter(options))}: given with a trainer (expected no options)")
+            raise ValueError(f"{next(iter(options))}: not allowed when `model` is a Trainer")
         trainer, is_temporary = model, False
     else:
         is_temporary = options.get("name") is None
@@ -128,7 +128,7 @@ class _Batches:
         info = trainer.info()
         mode = info.options.get("loss_mode", "central")
         if mode == "client":
-            raise ValueError("loss_mode: 'client' (expected another mode: fit computes no loss)")
+            raise ValueError("loss_mode: 'client' (fit cannot compute the loss)")
         losses = [] if mode == "model" else info.losses
         names = [name for loss in losses for name in _specs.target_names(loss)]
         self._targets = list(dict.fromkeys(names))

@@ -52,7 +52,7 @@ def replies(
     batch_size: maximum rows of a call; None: one call if it fits into a message, or else as many
         rows as fit into 256 MiB.
     timeout, attempts: of each call.
-    Raises ValueError if the batch has to be cut, but cannot be.
+    Raises ValueError if the batch has to be split, but cannot be.
     """
     outputs = list(outputs)
     if batch_size is not None and batch_size < 1:
@@ -94,14 +94,14 @@ def _batch_dims(config: Any) -> dict[str, int]:
 def _rows_per_call(
     tensors: Sequence[WireTensor], batch_size: int | None, batch_dims: Mapping[str, int]
 ) -> int | None:
-    """Returns the maximum rows of a call; None: the batch is not cut."""
+    """Returns the maximum rows of a call; None: the batch is not split."""
     size = sum(tensor.nbytes for tensor in tensors)
     dims = {tensor.name: batch_dims.get(tensor.name, 0) for tensor in tensors}
     rows = {tensor.shape[dims[tensor.name] :][:1] for tensor in tensors}
     if len(rows) != 1 or rows == {()}:
         named = ", ".join(f"dim {dim} of {name!r}" for name, dim in dims.items())
         expected = f"the same size of {named}" if batch_dims else "the same dim 0 for all inputs"
-        raise ValueError(f"inputs: cannot be cut into several calls (expected {expected})")
+        raise ValueError(f"inputs: cannot be split into several calls (expected {expected})")
     ((total,),) = rows
     row_bytes = math.ceil(size / max(total, 1)) or 1
     if row_bytes > _tensors.MAX_BYTES:
@@ -116,8 +116,8 @@ def _rows_per_call(
 def _check_divisible(model: str, config: Any) -> None:
     if config.max_batch_size == 0:
         raise ValueError(
-            f"batch_size: model {model!r} takes each batch whole, because it has max_batch_size 0 "
-            "(expected one call, without batch_size)"
+            f"batch_size: model {model!r} does not support splitting (max_batch_size is 0; send "
+            "the batch in one call, without batch_size)"
         )
 
 

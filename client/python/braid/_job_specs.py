@@ -35,7 +35,7 @@ def _get_columns(present: Mapping[str, Any]) -> str | list[str] | None:
 def _put_scale(message: Any, key: str, value: Any) -> None:
     number("scale").put(message, key, value)
     if message.scale == 0:
-        raise ValueError(f"{key}: {value!r} (expected another number: all values would become 0)")
+        raise ValueError(f"{key}: {value!r} (with this scale, all values would become 0)")
 
 
 def _put_version(message: Any, key: str, value: Any) -> None:
@@ -257,5 +257,5 @@ def _add_losses(job: Any, loss: Any, values: Mapping[str, Any]) -> None:
         raise ValueError(f"{'steps' if lengths else 'epochs'}: {problem} (expected epochs or steps)")
     loss_mode = values.get("loss_mode") or "central"
     if loss_mode == "client":
-        raise ValueError("loss_mode: 'client' (expected another mode: a job has no client)")
+        raise ValueError("loss_mode: 'client' (a job has no client to compute the loss)")
     job.losses.extend(_specs.losses_to_proto(loss, loss_mode))

@@ -176,11 +176,15 @@ def resume_at(
             f"checkpoint; {_SYNC}"
         )
     if applied < log.base:
-        why = "those of other programs" if log.keeps else "the trainer has no checkpoint policy"
+        reason = (
+            "earlier ones came from other programs"
+            if log.keeps
+            else "the trainer has no checkpoint policy"
+        )
         raise FailedPrecondition(
-            f"trainer {info.name!r} expects operation {applied + 1}: the server lost those up to "
-            f"{acknowledged} in a restart, and this handle keeps none before {log.base + 1} "
-            f"({why}); {_SYNC}"
+            f"trainer {info.name!r} expects operation {applied + 1}: the server restarted and lost "
+            f"operations up to {acknowledged}. This client can resend only from {log.base + 1} "
+            f"({reason}); {_SYNC}"
         )
     return applied + 1
 

@@ -97,8 +97,8 @@ class Client:
     A context manager that closes the connection on exit. A method's `timeout` is in seconds and
     includes retries; None means the client's timeout. Failed calls raise `braid.BraidError`.
 
-    If calls wait longer than a second for a server that is away, the logger "braid" says so once at
-    level WARNING, and once more when the server is back.
+    If the server is unreachable and calls wait longer than a second, the logger "braid" says so
+    once at level WARNING, and once more when the client has reconnected.
     """
 
     def __init__(

@@ -470,7 +470,7 @@ class Job:
                 backoff = self._channel.retry.backoff(failures)
                 if deadline is not None and time.monotonic() + backoff >= deadline:
                     raise errors.DeadlineExceeded(
-                        f"job {self._id!r}: the server is away: {failure.message}"
+                        f"job {self._id!r}: the server is unreachable: {failure.message}"
                     ) from None
                 self._channel.outage.on_wait(failure)
                 time.sleep(backoff)

@@ -87,7 +87,7 @@ def test_infer_cuts_along_the_batch_dim(server, client):
 
 def test_infer_never_cuts_a_batch_whose_rows_may_depend_on_each_other(server, client):
     server.max_batch_size = 0
-    with pytest.raises(ValueError, match="batch_size: model 'fashion' takes each batch whole"):
+    with pytest.raises(ValueError, match="batch_size: model 'fashion' does not support splitting"):
         client.infer("fashion", {"x": X}, batch_size=3)
     assert client.infer("fashion", {"x": X}, batch_size=4)["x"].shape == X.shape
     assert server.received("ModelInfer")[0].inputs[0].shape[0] == 4

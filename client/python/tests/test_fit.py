@@ -51,7 +51,7 @@ def test_continues_with_a_trainer(client, server):
     result = braid.fit(client, trainer, loader())
     assert result.trainer is trainer
     assert result.losses.tolist() == [2, 3, 4]
-    with pytest.raises(ValueError, match="loss: given with a trainer"):
+    with pytest.raises(ValueError, match="loss: not allowed when `model` is a Trainer"):
         braid.fit(client, trainer, loader(), loss="mse")
 
 

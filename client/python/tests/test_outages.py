@@ -1,4 +1,4 @@
-"""The client logs once that it waits for a server that is away, and once that it is back."""
+"""The client logs once that it waits for an unreachable server, and once that it reconnected."""
 
 import logging
 
@@ -38,7 +38,7 @@ def test_outage_is_logged_once(server, client, caplog):
         client.infer("fashion", X)
     away, back, *again = logged(caplog)
     assert away == f"{server.address}: waiting for the server (restarting)"
-    assert back.startswith(f"{server.address}: the server is back (after ")
+    assert back.startswith(f"{server.address}: reconnected (after ")
     assert len(again) == 2
 
 

@@ -8,23 +8,24 @@
 
 namespace braid {
 
-EncodedValues::Place EncodedValues::PlaceOf(int64_t row) const {
-  Place place;
-  std::memcpy(&place, places_->data() + first_ + static_cast<size_t>(row) * stride_, sizeof(place));
-  return place;
+EncodedValues::ByteRange EncodedValues::ByteRangeOf(int64_t row) const {
+  ByteRange range;
+  std::memcpy(&range, byte_ranges_->data() + first_ + static_cast<size_t>(row) * stride_,
+              sizeof(range));
+  return range;
 }
 
 absl::StatusOr<absl::string_view> EncodedValues::ValueOf(int64_t row) const {
-  const Place place = PlaceOf(row);
-  if (place.length == Place::kNull) {
+  const ByteRange range = ByteRangeOf(row);
+  if (range.length == ByteRange::kNull) {
     return absl::InvalidArgumentError("null (expected a value)");
   }
-  if (place.begin > values_->bytes() || place.length > values_->bytes() - place.begin) {
-    return absl::DataLossError(absl::StrCat("a value ends at byte ", place.begin + place.length,
+  if (range.begin > values_->bytes() || range.length > values_->bytes() - range.begin) {
+    return absl::DataLossError(absl::StrCat("a value ends at byte ", range.begin + range.length,
                                             " of the packed rows (", "expected at most ",
                                             values_->bytes(), ")"));
   }
-  return absl::string_view(values_->data() + place.begin, place.length);
+  return absl::string_view(values_->data() + range.begin, range.length);
 }
 
 absl::StatusOr<absl::string_view> EncodedValues::Read(int64_t row, std::string* storage) const {
@@ -45,12 +46,12 @@ std::optional<int64_t> EncodedValues::Length(int64_t row) const {
   if (files_ != nullptr) {
     return std::nullopt;
   }
-  const Place place = PlaceOf(row);
-  return place.length == Place::kNull ? 0 : static_cast<int64_t>(place.length);
+  const ByteRange range = ByteRangeOf(row);
+  return range.length == ByteRange::kNull ? 0 : static_cast<int64_t>(range.length);
 }
 
 absl::Status EncodedValues::Check() const {
-  BRAID_RETURN_IF_ERROR(places_->Check());
+  BRAID_RETURN_IF_ERROR(byte_ranges_->Check());
   return values_->Check();
 }
 

@@ -19,19 +19,19 @@ namespace braid {
 // with their bytes. Thread-safe.
 class EncodedValues {
  public:
-  // Place of a value in a file of packed rows. Little-endian, as the machine.
-  struct Place {
+  // Byte range of a value in a file of packed rows. Little-endian, as the machine.
+  struct ByteRange {
     static constexpr uint64_t kNull = ~uint64_t{0};  // length of a null
 
     uint64_t begin = 0;  // from the start of `values`
     uint64_t length = 0;
   };
 
-  // The Place of row r is at first + r * stride in `places`. files: reads the paths in `values`;
-  // null if `values` has the bytes themselves.
-  EncodedValues(std::shared_ptr<const MappedRange> places, size_t first, size_t stride,
+  // The ByteRange of row r is at first + r * stride in `byte_ranges`. files: reads the paths in
+  // `values`; null if `values` has the bytes themselves.
+  EncodedValues(std::shared_ptr<const MappedRange> byte_ranges, size_t first, size_t stride,
                 std::shared_ptr<const MappedRange> values, std::shared_ptr<const FileReader> files)
-      : places_(std::move(places)),
+      : byte_ranges_(std::move(byte_ranges)),
         first_(first),
         stride_(stride),
         values_(std::move(values)),
@@ -42,7 +42,7 @@ class EncodedValues {
   absl::StatusOr<absl::string_view> Read(int64_t row, std::string* storage) const;
   // Returns " (file 'cat/1.jpg')" for a row whose bytes are in a file of their own; else "".
   std::string Describe(int64_t row) const;
-  // Returns the bytes of a value, 0 for a null. nullopt if they are in a file of their own.
+  // Returns the size of a value in bytes; 0 for null; nullopt if the value is in a separate file.
   std::optional<int64_t> Length(int64_t row) const;
   // ABORTED if the mapped file changed.
   absl::Status Check() const;
@@ -52,11 +52,11 @@ class EncodedValues {
   size_t bytes() const { return values_->bytes(); }
 
  private:
-  Place PlaceOf(int64_t row) const;
+  ByteRange ByteRangeOf(int64_t row) const;
   // Returns the value in the mapped file.
   absl::StatusOr<absl::string_view> ValueOf(int64_t row) const;
 
-  const std::shared_ptr<const MappedRange> places_;
+  const std::shared_ptr<const MappedRange> byte_ranges_;
   const size_t first_;
   const size_t stride_;
   const std::shared_ptr<const MappedRange> values_;

@@ -73,7 +73,7 @@ absl::StatusOr<Children> ListChildren(const fs::path& directory,
     }
     // Only a link can lead out of a directory. One to nowhere is a file that cannot be read.
     if (child->is_symlink(gone) && child->exists(gone) && !ResolvesBelowAny(child->path(), roots)) {
-      return LeavesRoots(child->path().native(), roots);
+      return OutsideRootsError(child->path().native(), roots);
     }
     (is_directory ? children.directories : children.images).push_back(child->path().filename());
   }

@@ -216,7 +216,7 @@ absl::StatusOr<FileDescriptor> LockOutput(const std::string& path) {
   absl::StatusOr<FileDescriptor> lock = LockDirectory(PartialOf(path));
   if (absl::IsFailedPrecondition(lock.status())) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "'", WithoutSlash(path), "' is being written by another job (expected another path)"));
+        "'", WithoutSlash(path), "' is being written by another job (use another path)"));
   }
   return lock;
 }

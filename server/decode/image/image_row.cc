@@ -101,10 +101,10 @@ class Checker {
     size_ = size;
     made_bytes_ += Bytes(size);
     if (made_bytes_ > kMaxImageRowBytes) {
-      return Invalid("size",
-                     absl::StrCat("makes images of ", size.height, " x ", size.width,
-                                  " pixels, with which the resizes and crops make ", made_bytes_,
-                                  " bytes per row (expected at most ", kMaxImageRowBytes, ")"));
+      return Invalid("size", absl::StrCat("makes images of ", size.height, " x ", size.width,
+                                          " pixels: the resized and cropped images of a row take ",
+                                          made_bytes_, " bytes in total (expected at most ",
+                                          kMaxImageRowBytes, ")"));
     }
     return absl::OkStatus();
   }

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -10,9 +11,10 @@
 #include "ATen/Functions.h"
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
+#include "server/base/random_seed.h"
 #include "server/base/status.h"
+#include "server/decode/decoder.h"
 #include "server/decode/image/image_row.h"
-#include "server/decode/image/random_numbers.h"
 
 namespace braid {
 namespace {
@@ -124,6 +126,37 @@ void ResizeTo(const ImageView<T>& view, ImageSize size, Interpolation interpolat
   image.owner = resized;
 }
 
+// Random numbers of one transform of one row. They depend only on the constructor's arguments, not
+// on threads or batches.
+class RandomNumbers {
+ public:
+  RandomNumbers(const DecodeOptions& options, int64_t row, uint64_t transform)
+      : key_(MixSeed(
+            MixSeed(MixSeed(MixSeed(options.seed, kStream), static_cast<uint64_t>(options.epoch)),
+                    static_cast<uint64_t>(row)),
+            transform)) {}
+
+  // Returns a number in [low, high).
+  double Uniform(double low, double high) {
+    return low + (high - low) * (static_cast<double>(Next() >> 11U) * 0x1p-53);
+  }
+
+  // Returns an integer in [0, size). Requires a positive size.
+  int64_t Below(int64_t size) {
+    return static_cast<int64_t>(
+        static_cast<unsigned __int128>(Next()) * static_cast<uint64_t>(size) >> 64U);
+  }
+
+ private:
+  // Separates these numbers from those for the order of rows, which use the same seed.
+  static constexpr uint64_t kStream = 0x696d616765;
+
+  uint64_t Next() { return MixSeed(key_, count_++); }
+
+  const uint64_t key_;
+  uint64_t count_ = 0;
+};
+
 // Applies one transform to the image of `view`, which `image` holds.
 template <typename T>
 class Application {
@@ -146,9 +179,9 @@ class Application {
     }
     made_bytes_ += size.height * size.width * view_.channels * static_cast<int64_t>(sizeof(T));
     if (made_bytes_ > kMaxImageRowBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "would make an image of ", SizeText(size), " pixels, with which the resizes make ",
-          made_bytes_, " bytes (expected at most ", kMaxImageRowBytes, ")"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("at ", SizeText(size), " pixels, the resized images of this row take ",
+                       made_bytes_, " bytes in total (expected at most ", kMaxImageRowBytes, ")"));
     }
     ResizeTo(view_, size, resize.interpolation, image_);
     return absl::OkStatus();

@@ -55,12 +55,15 @@ absl::Status CheckMagic(const std::string& path, const std::string& file) {
                            "torch.export.save or AOTInductor wrote)");
 }
 
+constexpr absl::string_view kUnreadableDirectory =
+    "cannot read the zip archive's central directory (the file may be truncated)";
+
 // Reads the CRC-32 of each record from the central directory, by name without the top folder.
 absl::StatusOr<std::map<std::string, uint32_t>> ReadChecksums(const std::string& path) {
   int error = 0;
   zip_t* const archive = zip_open(path.c_str(), ZIP_RDONLY, &error);
   if (archive == nullptr) {
-    return absl::FailedPreconditionError("its directory cannot be read");
+    return absl::FailedPreconditionError(kUnreadableDirectory);
   }
   const absl::Cleanup close = [archive] { zip_discard(archive); };
   std::map<std::string, uint32_t> checksums;
@@ -71,7 +74,7 @@ absl::StatusOr<std::map<std::string, uint32_t>> ReadChecksums(const std::string&
     constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_CRC;
     if (zip_stat_index(archive, static_cast<zip_uint64_t>(i), 0, &entry) != 0 ||
         (entry.valid & kNeeded) != kNeeded) {
-      return absl::FailedPreconditionError("its directory cannot be read");
+      return absl::FailedPreconditionError(kUnreadableDirectory);
     }
     const std::string name = entry.name;
     checksums[name.substr(name.find('/') + 1)] = entry.crc;

@@ -407,7 +407,7 @@ absl::StatusOr<InstanceGroup> ToGroup(const inference::ModelInstanceGroup& text,
   std::set<int64_t> gpus;
   for (const int64_t gpu : text.gpus()) {
     if (group.kind == InstanceGroup::Kind::kCpu) {
-      return InvalidField(where + ".gpus", "GPUs with KIND_CPU (expected none)");
+      return InvalidField(where + ".gpus", "GPUs with KIND_CPU (remove them)");
     }
     if (gpu < 0 || !gpus.insert(gpu).second) {
       return InvalidField(where + ".gpus", absl::StrCat(gpu < 0 ? "invalid" : "duplicate", " GPU ",
@@ -679,9 +679,8 @@ absl::Status ReadDecode(const std::string& key, const std::string& value, ModelC
   input->decode_json = value;
   if (const absl::string_view random = RandomTransform(*input->decode); !random.empty()) {
     return InvalidField(Field(key), absl::StrCat(random,
-                                                 " is random (expected no random "
-                                                 "transforms, which are for training "
-                                                 "jobs)"));
+                                                 " is random (only training jobs can use "
+                                                 "random transforms)"));
   }
   const auto* const text = std::get_if<TextSpec>(&*input->decode);
   return text == nullptr ? absl::OkStatus()

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "c10/core/GradMode.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
-#include "server/base/some_names.h"
+#include "server/base/abbreviate_names.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/models/name_binding.h"
@@ -309,10 +309,10 @@ std::vector<bool> PairReplica::WantedGradients(const ForwardPass& pass,
     const bool reached =
         std::any_of(slot.depends_on.begin(), slot.depends_on.end(),
                     [&](size_t output) { return output_gradients[output].defined(); });
-    const bool asked = slot.role == PairRole::kInputGradient
-                           ? pass.requires_grad[slot.index]
-                           : parameters_[*parameter_of_[slot.index]].value.requires_grad();
-    wanted.push_back(reached && asked);
+    const bool requested = slot.role == PairRole::kInputGradient
+                               ? pass.requires_grad[slot.index]
+                               : parameters_[*parameter_of_[slot.index]].value.requires_grad();
+    wanted.push_back(reached && requested);
   }
   return wanted;
 }
@@ -433,13 +433,13 @@ absl::Status PairReplica::CheckEvalModules(const std::vector<std::string>& modul
   if (modules.empty() || modules == manifest().eval_modules) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the model was exported ",
-                   manifest().eval_modules.empty()
-                       ? "without eval_modules"
-                       : absl::StrCat("with eval_modules ", SomeNames(manifest().eval_modules)),
-                   ", but the trainer asks for ", SomeNames(modules),
-                   " (pass the same eval_modules to braid.export)"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the model was exported ",
+      manifest().eval_modules.empty()
+          ? "without eval_modules"
+          : absl::StrCat("with eval_modules ", AbbreviateNames(manifest().eval_modules)),
+      ", but the trainer asks for ", AbbreviateNames(modules),
+      " (pass the same eval_modules to braid.export)"));
 }
 
 absl::StatusOr<std::unique_ptr<Replica>> PairReplica::CloneStage(const StageRole& role,

@@ -186,8 +186,8 @@ class ChainCheck {
   static absl::Status Unsupported(const Node& node, const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the forward method of ", path.empty() ? "the model" : absl::StrCat("'", path, "'"),
-        " does more than call its stages: ", node.kind().toQualString(),
-        " (move it into a submodule that is a stage, or part of one)"));
+        " must only call its stages, but contains ", node.kind().toQualString(),
+        " (move it into a stage)"));
   }
 
   const std::vector<std::string>& paths_;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/base/some_names.h"
+#include "server/base/abbreviate_names.h"
 #include "server/jobs/data_users.h"
 #include "server/rpc/data/data_messages.h"
 #include "server/rpc/jobs/stored_job_spec.h"
@@ -24,8 +24,8 @@ DataService::Reactor* DataService::GetDataset(Context* context,
                                               const braid::v1::GetDatasetRequest* request,
                                               braid::v1::GetDatasetResponse* response) {
   return HandleUnaryOn(&thread_, rpc_, context, "GetDataset", request, response,
-                       [this](const auto& asked, auto* reply, UnaryCall&) {
-                         return DescribeDataset(directories_, asked, reply);
+                       [this](const auto& message, auto* reply, UnaryCall&) {
+                         return DescribeDataset(directories_, message, reply);
                        });
 }
 
@@ -33,8 +33,8 @@ DataService::Reactor* DataService::ListDatasets(Context* context,
                                                 const braid::v1::ListDatasetsRequest* request,
                                                 braid::v1::ListDatasetsResponse* response) {
   return HandleUnaryOn(&thread_, rpc_, context, "ListDatasets", request, response,
-                       [this](const auto& asked, auto* reply, UnaryCall&) {
-                         return braid::ListDatasets(directories_, asked, reply);
+                       [this](const auto& message, auto* reply, UnaryCall&) {
+                         return braid::ListDatasets(directories_, message, reply);
                        });
 }
 
@@ -42,8 +42,8 @@ DataService::Reactor* DataService::PreviewDataset(Context* context,
                                                   const braid::v1::PreviewDatasetRequest* request,
                                                   braid::v1::PreviewDatasetResponse* response) {
   return HandleUnaryOn(&thread_, rpc_, context, "PreviewDataset", request, response,
-                       [this](const auto& asked, auto* reply, UnaryCall&) {
-                         return braid::PreviewDataset(directories_, asked, reply);
+                       [this](const auto& message, auto* reply, UnaryCall&) {
+                         return braid::PreviewDataset(directories_, message, reply);
                        });
 }
 
@@ -52,7 +52,7 @@ DataService::Reactor* DataService::StartDatasetUpload(
     braid::v1::StartDatasetUploadResponse* response) {
   return HandleUnaryOn(
       &changes_, rpc_, context, "StartDatasetUpload", request, response,
-      [this](const auto& asked, auto* reply, UnaryCall&) { return StartUpload(asked, reply); });
+      [this](const auto& message, auto* reply, UnaryCall&) { return StartUpload(message, reply); });
 }
 
 absl::Status DataService::StartUpload(const braid::v1::StartDatasetUploadRequest& request,
@@ -82,7 +82,7 @@ DataService::Reactor* DataService::DeleteDataset(Context* context,
                                                  braid::v1::DeleteDatasetResponse* response) {
   return HandleUnaryOn(
       &changes_, rpc_, context, "DeleteDataset", request, response,
-      [this](const auto& asked, auto*, UnaryCall&) { return Delete(asked.dataset()); });
+      [this](const auto& message, auto*, UnaryCall&) { return Delete(message.dataset()); });
 }
 
 absl::Status DataService::Delete(const std::string& dataset) const {
@@ -96,7 +96,7 @@ absl::Status DataService::Delete(const std::string& dataset) const {
         JobsReading(place, jobs_->store(), ReadStoredJobSpec, directories_.roots));
     if (!users.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "dataset: '", name, "' is read by jobs that have not ended: ", SomeNames(users),
+          "dataset: '", name, "' is read by jobs that have not ended: ", AbbreviateNames(users),
           " (cancel them first)"));
     }
   }

@@ -4,16 +4,18 @@
 #include <chrono>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "inference/grpc_service.pb.h"
 #include "server/admission/admission.h"
+#include "server/batching/inference_request.h"
 #include "server/batching/request_queue.h"
 #include "server/decode/decode_threads.h"
 #include "server/rpc/auth/access.h"
-#include "server/rpc/inference/cancellation.h"
 #include "server/serving/served_models.h"
 #include "server/shared_memory/shared_regions.h"
 #include "server/telemetry/access_log.h"
@@ -45,6 +47,48 @@ absl::Time DeadlineOf(std::chrono::system_clock::time_point deadline);
 // Called once, after the response is written, by the thread that completes the request. Must not
 // block.
 using InferDone = absl::AnyInvocable<void(absl::Status)>;
+
+// Cancels an inference request, whether it is being decoded, waits or runs. Shared by a call and
+// the threads that work on its request. Thread-safe.
+class Cancellation {
+ public:
+  // Cancels the request, now or once it is queued. Idempotent.
+  void Cancel() ABSL_LOCKS_EXCLUDED(mu_) {
+    std::shared_ptr<InferenceRequest> request;
+    {
+      const absl::MutexLock lock(&mu_);
+      cancelled_ = true;
+      request = request_.lock();
+    }
+    if (request != nullptr) {
+      request->Cancel();
+    }
+  }
+
+  // Returns true after Cancel().
+  bool cancelled() const ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    return cancelled_;
+  }
+
+  // Call when the request has been queued.
+  void OnQueued(const std::shared_ptr<InferenceRequest>& request) ABSL_LOCKS_EXCLUDED(mu_) {
+    bool cancelled = false;
+    {
+      const absl::MutexLock lock(&mu_);
+      request_ = request;
+      cancelled = cancelled_;
+    }
+    if (cancelled) {
+      request->Cancel();
+    }
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::weak_ptr<InferenceRequest> request_ ABSL_GUARDED_BY(mu_);
+};
 
 // An admitted call of SubmitRequest(). The pointers are valid until `done` is called.
 struct InferCallState {

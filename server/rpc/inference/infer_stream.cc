@@ -57,20 +57,20 @@ void InferStream::Advance() {
   if (ended_) {
     return;
   }
-  if ((read_all_ || !leave_status_.ok()) && pending_.empty()) {
-    End(read_all_ ? absl::OkStatus() : leave_status_);
+  if ((read_all_ || !close_status_.ok()) && pending_.empty()) {
+    End(read_all_ ? absl::OkStatus() : close_status_);
     return;
   }
-  if (!read_all_ && leave_status_.ok() && reading_ == nullptr && pending_.size() < kMaxPending &&
+  if (!read_all_ && close_status_.ok() && reading_ == nullptr && pending_.size() < kMaxPending &&
       bytes_ < kMaxPendingBytes) {
     reading_ = std::make_shared<Pending>();
     StartRead(&reading_->request);
   }
 }
 
-void InferStream::Leave(const absl::Status& why) {
+void InferStream::BeginClose(const absl::Status& status) {
   const absl::MutexLock lock(&mu_);
-  leave_status_ = why;
+  close_status_ = status;
   Advance();
 }
 
@@ -149,7 +149,7 @@ void InferStream::OnReadDone(bool ok) {
   absl::Status status;
   {
     const absl::MutexLock lock(&mu_);
-    if (!ok || ended_ || !leave_status_.ok()) {
+    if (!ok || ended_ || !close_status_.ok()) {
       reading_ = nullptr;
       read_all_ = !ok;
       Advance();

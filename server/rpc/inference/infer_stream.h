@@ -20,9 +20,10 @@
 
 namespace braid {
 
-// One stream. gRPC's threads call the reactions, workers provide the replies. Stops reading while
-// too many requests, or too many bytes, wait to be written, so a client that does not read cannot
-// accumulate memory. Thread-safe; deletes itself when the call is over and no request is left.
+// One stream. gRPC threads call the reactor methods; workers deliver the replies. Stops reading
+// while too many requests, or too many bytes, wait to be written, so a client that does not read
+// cannot accumulate memory. Thread-safe; deletes itself when the call is over and no request is
+// left.
 class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRequest,
                                                          inference::ModelStreamInferResponse>,
                           public OpenStream {
@@ -31,7 +32,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
               const grpc::CallbackServerContext* context);
   ~InferStream() override { rpc_.streams->Remove(this); }
 
-  void Leave(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
+  void BeginClose(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -97,7 +98,7 @@ class InferStream final : public grpc::ServerBidiReactor<inference::ModelInferRe
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool read_all_ ABSL_GUARDED_BY(mu_) = false;
   // If not OK: stops reading, and ends with this status when pending_ is empty.
-  absl::Status leave_status_ ABSL_GUARDED_BY(mu_);
+  absl::Status close_status_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool rest_cancelled_ ABSL_GUARDED_BY(mu_) = false;
   // Last batch with a failed message. Its later messages fail with the same error.

@@ -92,7 +92,7 @@ absl::StatusOr<TensorColumn> ReadColumn(const braid::v1::TensorColumn& message,
   if ((message.decode().has_image() || message.decode().has_text()) &&
       (column.type || column.scale != 1)) {
     return InvalidField(absl::StrCat(field, ".datatype"),
-                        "given with decode (expected none: add to_float to the transforms)");
+                        "given with decode (remove it, and add to_float to the transforms)");
   }
   return column;
 }
@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<ColumnDecode>> ReadColumnDecode(
     if (!evaluates && !random.empty()) {
       return InvalidField(
           absl::StrCat(name, ".decode"),
-          absl::StrCat(random, " is random (expected no random transforms in an inference job)"));
+          absl::StrCat(random, " is random (an inference job cannot use random transforms)"));
     }
     if (!message.has_evaluation_decode()) {
       continue;
@@ -129,8 +129,8 @@ absl::StatusOr<std::vector<ColumnDecode>> ReadColumnDecode(
     }
     if (const absl::string_view own = RandomTransform(*column.evaluation); !own.empty()) {
       return InvalidField(evaluation, absl::StrCat(own,
-                                                   " is random (expected no random transforms "
-                                                   "in an evaluation)"));
+                                                   " is random (an evaluation cannot use random "
+                                                   "transforms)"));
     }
   }
   return decode;
@@ -215,7 +215,7 @@ absl::Status ReadTrainer(const std::string& id, const braid::v1::TrainingJob& jo
   }
   if (job.options().loss_mode() == braid::v1::LOSS_MODE_CLIENT) {
     return InvalidField("spec.train.options.loss_mode",
-                        "LOSS_MODE_CLIENT (expected another mode: a job has no client)");
+                        "LOSS_MODE_CLIENT (a job has no client to compute the loss)");
   }
   if (job.options().idle_timeout_seconds() != 0) {
     return InvalidField("spec.train.options.idle_timeout_seconds",
@@ -231,7 +231,7 @@ absl::Status ReadTrainer(const std::string& id, const braid::v1::TrainingJob& jo
   spec->trainer.from_trainer = job.from_trainer();
   spec->trainer.from_checkpoint = job.from_checkpoint();
   if (job.version() != 0 && !job.from_trainer().empty()) {
-    return InvalidField("spec.train.from_trainer", "given with version (expected one of them)");
+    return InvalidField("spec.train.from_trainer", "cannot be combined with version");
   }
   if (!job.from_checkpoint().empty() && job.from_trainer().empty()) {
     return InvalidField("spec.train.from_checkpoint", "given without from_trainer (expected both)");
@@ -423,7 +423,7 @@ absl::StatusOr<JobSpec> ReadInference(const braid::v1::InferenceJob& job) {
   spec.version = job.version();
   BRAID_ASSIGN_OR_RETURN(spec.data, ReadData(job.data(), "spec.infer.data", /*evaluates=*/false));
   if (!spec.data.targets.empty()) {
-    return InvalidField("spec.infer.data.targets", "given (expected none)");
+    return InvalidField("spec.infer.data.targets", "given (an inference job takes no targets)");
   }
   const braid::v1::JobOutput& output = job.output();
   BRAID_RETURN_IF_ERROR(CheckGiven("spec.infer.output.path", output.path(),

@@ -56,8 +56,8 @@ JobService::Reactor* JobService::HandleOn(TaskThread* thread, Context* context,
                                           absl::string_view method, const Request* request,
                                           Response* response, Work work) {
   return HandleUnaryOn(thread, rpc_, context, method, request, response,
-                       [this, work](const Request& asked, Response* reply, UnaryCall& call) {
-                         return jobs_->error().ok() ? work(asked, reply, call) : jobs_->error();
+                       [this, work](const Request& message, Response* reply, UnaryCall& call) {
+                         return jobs_->error().ok() ? work(message, reply, call) : jobs_->error();
                        });
 }
 
@@ -83,8 +83,8 @@ JobService::Reactor* JobService::SubmitJob(Context* context,
                                            const braid::v1::SubmitJobRequest* request,
                                            braid::v1::SubmitJobResponse* response) {
   return HandleOn(&submits_, context, "SubmitJob", request, response,
-                  [this, context](const auto& asked, auto* reply, UnaryCall& call) {
-                    return Submit(*context, asked, reply, call);
+                  [this, context](const auto& message, auto* reply, UnaryCall& call) {
+                    return Submit(*context, message, reply, call);
                   });
 }
 
@@ -130,8 +130,8 @@ absl::Status JobService::Submit(const Context& context, const braid::v1::SubmitJ
 JobService::Reactor* JobService::GetJob(Context* context, const braid::v1::GetJobRequest* request,
                                         braid::v1::GetJobResponse* response) {
   return Handle(context, "GetJob", request, response,
-                [this](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
-                  BRAID_ASSIGN_OR_RETURN(const JobRecord job, Find(asked.id(), call.caller()));
+                [this](const auto& message, auto* reply, UnaryCall& call) -> absl::Status {
+                  BRAID_ASSIGN_OR_RETURN(const JobRecord job, Find(message.id(), call.caller()));
                   WriteJob(job, reply->mutable_job());
                   return absl::OkStatus();
                 });
@@ -141,8 +141,8 @@ JobService::Reactor* JobService::ListJobs(Context* context,
                                           const braid::v1::ListJobsRequest* request,
                                           braid::v1::ListJobsResponse* response) {
   return Handle(context, "ListJobs", request, response,
-                [this](const auto& asked, auto* reply, UnaryCall& call) {
-                  return List(asked, reply, call.caller());
+                [this](const auto& message, auto* reply, UnaryCall& call) {
+                  return List(message, reply, call.caller());
                 });
 }
 
@@ -177,11 +177,11 @@ JobService::Reactor* JobService::Change(
     Context* context, absl::string_view method, const Request* request, Response* response,
     absl::StatusOr<JobRecord> (JobScheduler::*change)(absl::string_view)) {
   return Handle(context, method, request, response,
-                [this, change](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
-                  BRAID_ASSIGN_OR_RETURN(const JobRecord own, FindOwn(asked.id(), call.caller()));
+                [this, change](const auto& message, auto* reply, UnaryCall& call) -> absl::Status {
+                  BRAID_ASSIGN_OR_RETURN(const JobRecord own, FindOwn(message.id(), call.caller()));
                   call.RecordAudit("job_model", own.model);
                   BRAID_ASSIGN_OR_RETURN(const JobRecord job,
-                                         (jobs_->scheduler().*change)(asked.id()));
+                                         (jobs_->scheduler().*change)(message.id()));
                   WriteJob(job, reply->mutable_job());
                   return absl::OkStatus();
                 });
@@ -209,10 +209,10 @@ JobService::Reactor* JobService::DeleteJob(Context* context,
                                            const braid::v1::DeleteJobRequest* request,
                                            braid::v1::DeleteJobResponse* response) {
   return Handle(context, "DeleteJob", request, response,
-                [this](const auto& asked, auto*, UnaryCall& call) -> absl::Status {
-                  BRAID_ASSIGN_OR_RETURN(const JobRecord own, FindOwn(asked.id(), call.caller()));
+                [this](const auto& message, auto*, UnaryCall& call) -> absl::Status {
+                  BRAID_ASSIGN_OR_RETURN(const JobRecord own, FindOwn(message.id(), call.caller()));
                   call.RecordAudit("job_model", own.model);
-                  return jobs_->scheduler().Remove(asked.id());
+                  return jobs_->scheduler().Remove(message.id());
                 });
 }
 
@@ -221,13 +221,13 @@ JobService::Reactor* JobService::GetJobMetrics(Context* context,
                                                braid::v1::GetJobMetricsResponse* response) {
   return Handle(
       context, "GetJobMetrics", request, response,
-      [this](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
-        BRAID_RETURN_IF_ERROR(Find(asked.id(), call.caller()).status());
-        BRAID_RETURN_IF_ERROR(CheckNotNegative("first_step", asked.first_step()));
-        const std::vector<std::string> names(asked.names().begin(), asked.names().end());
+      [this](const auto& message, auto* reply, UnaryCall& call) -> absl::Status {
+        BRAID_RETURN_IF_ERROR(Find(message.id(), call.caller()).status());
+        BRAID_RETURN_IF_ERROR(CheckNotNegative("first_step", message.first_step()));
+        const std::vector<std::string> names(message.names().begin(), message.names().end());
         BRAID_ASSIGN_OR_RETURN(
             const JobMetricPage page,
-            jobs_->store().Metrics(asked.id(), names, asked.first_step(), kMaxMetricValues));
+            jobs_->store().Metrics(message.id(), names, message.first_step(), kMaxMetricValues));
         WriteMetrics(page, reply);
         return absl::OkStatus();
       });
@@ -237,14 +237,14 @@ JobService::Reactor* JobService::GetJobLogs(Context* context,
                                             const braid::v1::GetJobLogsRequest* request,
                                             braid::v1::GetJobLogsResponse* response) {
   return Handle(context, "GetJobLogs", request, response,
-                [this](const auto& asked, auto* reply, UnaryCall& call) -> absl::Status {
-                  BRAID_RETURN_IF_ERROR(Find(asked.id(), call.caller()).status());
-                  BRAID_RETURN_IF_ERROR(CheckNotNegative("after", asked.after()));
+                [this](const auto& message, auto* reply, UnaryCall& call) -> absl::Status {
+                  BRAID_RETURN_IF_ERROR(Find(message.id(), call.caller()).status());
+                  BRAID_RETURN_IF_ERROR(CheckNotNegative("after", message.after()));
                   BRAID_ASSIGN_OR_RETURN(
                       const int64_t lines,
-                      PageSize("max_lines", asked.max_lines(), kDefaultLines, kMaxLines));
+                      PageSize("max_lines", message.max_lines(), kDefaultLines, kMaxLines));
                   BRAID_ASSIGN_OR_RETURN(const std::vector<JobLogLine> log,
-                                         jobs_->store().Logs(asked.id(), asked.after(), lines));
+                                         jobs_->store().Logs(message.id(), message.after(), lines));
                   for (const JobLogLine& line : log) {
                     WriteLogLine(line, reply->add_lines());
                   }

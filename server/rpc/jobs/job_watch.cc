@@ -124,10 +124,10 @@ absl::StatusOr<JobRecord> JobWatch::FindJob() {
   return caller_.Sees(job.model) ? absl::StatusOr<JobRecord>(std::move(job)) : NoJob(id_);
 }
 
-void JobWatch::Leave(const absl::Status& why) {
+void JobWatch::BeginClose(const absl::Status& status) {
   const absl::MutexLock lock(&mu_);
   if (!ended_) {
-    End(why);
+    End(status);
   }
 }
 

@@ -36,7 +36,7 @@ class JobWatch final : public grpc::ServerWriteReactor<braid::v1::WatchJobRespon
   // block on the store.
   void Advance() ABSL_LOCKS_EXCLUDED(mu_);
 
-  void Leave(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
+  void BeginClose(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
   void OnDone() override;

@@ -22,9 +22,9 @@
 #include "server/rpc/model_service.h"
 #include "server/rpc/server/grpc_log.h"
 #include "server/rpc/server/health_reporter.h"
+#include "server/rpc/server/open_call_limit.h"
 #include "server/rpc/server/tls_credentials.h"
 #include "server/rpc/server/transport.h"
-#include "server/rpc/server/watch_limit.h"
 #include "server/rpc/training/training_service.h"
 
 namespace braid {
@@ -71,12 +71,12 @@ class GrpcServer::Impl {
     grpc::ServerBuilder builder;
     ConfigureTransport(limits, &builder);
     // Health watches and reflection need no credentials, so their number is limited.
-    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
-    watches.push_back(
-        std::make_unique<WatchLimit>(WatchLimit::kHealth, kMaxWatches, kMaxWatchesPerConnection));
-    watches.push_back(std::make_unique<WatchLimit>(WatchLimit::kReflection, kMaxReflections,
-                                                   kMaxWatchesPerConnection));
-    builder.experimental().SetInterceptorCreators(std::move(watches));
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> call_limits;
+    call_limits.push_back(std::make_unique<OpenCallLimit>(OpenCallLimit::kHealth, kMaxWatches,
+                                                          kMaxWatchesPerConnection));
+    call_limits.push_back(std::make_unique<OpenCallLimit>(
+        OpenCallLimit::kReflection, kMaxReflections, kMaxWatchesPerConnection));
+    builder.experimental().SetInterceptorCreators(std::move(call_limits));
     builder.AddListeningPort(absl::StrCat(host, ":", port), credentials_, &port_);
     builder.RegisterService(&inference_);
     builder.RegisterService(&training_);

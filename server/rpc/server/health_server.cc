@@ -13,7 +13,7 @@
 #include "grpcpp/resource_quota.h"
 #include "server/rpc/server/grpc_log.h"
 #include "server/rpc/server/health_reporter.h"
-#include "server/rpc/server/watch_limit.h"
+#include "server/rpc/server/open_call_limit.h"
 
 namespace braid {
 namespace {
@@ -55,10 +55,10 @@ class HealthServer::Impl {
     grpc::ResourceQuota quota("health");
     quota.Resize(kBufferBytes);
     builder.SetResourceQuota(quota);
-    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> watches;
-    watches.push_back(
-        std::make_unique<WatchLimit>(WatchLimit::kHealth, kMaxWatches, kMaxCallsPerConnection));
-    builder.experimental().SetInterceptorCreators(std::move(watches));
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> call_limits;
+    call_limits.push_back(std::make_unique<OpenCallLimit>(OpenCallLimit::kHealth, kMaxWatches,
+                                                          kMaxCallsPerConnection));
+    builder.experimental().SetInterceptorCreators(std::move(call_limits));
     builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
                              &port_);
     // gRPC requires a registered service. This one replies UNIMPLEMENTED.

@@ -35,12 +35,13 @@ absl::Status EvaluationStream::Add() {
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs, ReadTensors(request().inputs(), "inputs"));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> targets,
                          ReadTensors(request().targets(), "targets"));
-  trainers_->Evaluate(*run_, std::move(inputs), std::move(targets),
-                      [this, alive = self()](const absl::StatusOr<int64_t>& step) { Added(step); });
+  trainers_->Evaluate(
+      *run_, std::move(inputs), std::move(targets),
+      [this, alive = self()](const absl::StatusOr<int64_t>& step) { OnBatchEvaluated(step); });
   return absl::OkStatus();
 }
 
-void EvaluationStream::Added(const absl::StatusOr<int64_t>& step) {
+void EvaluationStream::OnBatchEvaluated(const absl::StatusOr<int64_t>& step) {
   if (!step.ok()) {
     End(step.status());
     return;

@@ -12,7 +12,7 @@
 
 namespace braid {
 
-// One call. The trainer's thread calls Added().
+// One call. A thread of the trainer pool calls OnBatchEvaluated().
 class EvaluationStream final : public RequestStream<braid::v1::EvaluateRequest> {
  public:
   EvaluationStream(TrainerRegistry* trainers, const RpcContext& rpc,
@@ -28,7 +28,7 @@ class EvaluationStream final : public RequestStream<braid::v1::EvaluateRequest> 
   // Submits the received batch to the trainer.
   absl::Status Add();
   // Called after a batch was evaluated.
-  void Added(const absl::StatusOr<int64_t>& step);
+  void OnBatchEvaluated(const absl::StatusOr<int64_t>& step);
   absl::Status WriteResult();
 
   TrainerRegistry* const trainers_;

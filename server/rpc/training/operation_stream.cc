@@ -51,19 +51,19 @@ void OperationStream::Advance() {
     writing_ = true;
     StartWrite(&first.reply);
   }
-  if ((read_all_ || !leave_status_.ok()) && pending_.empty()) {
-    End(read_all_ ? absl::OkStatus() : leave_status_);
+  if ((read_all_ || !close_status_.ok()) && pending_.empty()) {
+    End(read_all_ ? absl::OkStatus() : close_status_);
     return;
   }
-  if (!read_all_ && leave_status_.ok() && reading_ == nullptr && pending_.size() < kMaxPending) {
+  if (!read_all_ && close_status_.ok() && reading_ == nullptr && pending_.size() < kMaxPending) {
     reading_ = std::make_shared<Pending>();
     StartRead(&reading_->request);
   }
 }
 
-void OperationStream::Leave(const absl::Status& why) {
+void OperationStream::BeginClose(const absl::Status& status) {
   const absl::MutexLock lock(&mu_);
-  leave_status_ = why;
+  close_status_ = status;
   Advance();
 }
 
@@ -77,7 +77,7 @@ void OperationStream::OnReadDone(bool ok) {
   std::shared_ptr<Pending> received;
   {
     const absl::MutexLock lock(&mu_);
-    if (!ok || ended_ || !leave_status_.ok()) {
+    if (!ok || ended_ || !close_status_.ok()) {
       reading_ = nullptr;
       read_all_ = !ok;
       Advance();
@@ -134,7 +134,7 @@ void OperationStream::SetReply(const std::shared_ptr<Pending>& pending, absl::St
     caller_.AuditOperation("Publish", details, pending->status);
   }
   if (!pending->status.ok()) {
-    *failed_ = std::min(failed_->load(), pending->number);
+    *first_failed_number_ = std::min(first_failed_number_->load(), pending->number);
   }
   Advance();
 }
@@ -148,7 +148,7 @@ void OperationStream::SubmitAs(const std::shared_ptr<Pending>& pending, const Re
     const absl::MutexLock lock(&mu_);
     allowed = caller_.Check(request);
     if (allowed.ok()) {
-      allowed = CheckNotJobs(request.trainer());
+      allowed = CheckNotOwnedByJob(request.trainer());
     }
     if (trainer_.empty()) {
       trainer_ = request.trainer();
@@ -170,7 +170,9 @@ void OperationStream::SubmitAs(const std::shared_ptr<Pending>& pending, const Re
     SetReply(pending, operation.status());
     return;
   }
-  operation->dropped = [failed = failed_, number = pending->number] { return *failed < number; };
+  operation->dropped = [first_failed = first_failed_number_, number = pending->number] {
+    return *first_failed < number;
+  };
   bool with_chunks = false;
   if constexpr (requires { request.report_split(); }) {
     with_chunks = request.report_split();

@@ -19,8 +19,8 @@
 
 namespace braid {
 
-// One call. gRPC's threads call the reactions, the trainer's thread provides the replies.
-// Thread-safe; deletes itself when the call is over and no operation is left.
+// One call. gRPC threads call the reactor methods; a thread of the trainer pool delivers the
+// replies. Thread-safe; deletes itself when the call is over and no operation is left.
 class OperationStream final
     : public grpc::ServerBidiReactor<braid::v1::StreamRequest, braid::v1::StreamResponse>,
       public OpenStream {
@@ -29,7 +29,7 @@ class OperationStream final
                   const grpc::CallbackServerContext& context);
   ~OperationStream() override { rpc_.streams->Remove(this); }
 
-  void Leave(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
+  void BeginClose(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -71,12 +71,12 @@ class OperationStream final
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool read_all_ ABSL_GUARDED_BY(mu_) = false;
   // If not OK: stops reading, and ends with this status when pending_ is empty.
-  absl::Status leave_status_ ABSL_GUARDED_BY(mu_);
+  absl::Status close_status_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   std::string trainer_ ABSL_GUARDED_BY(mu_);
   int64_t received_ ABSL_GUARDED_BY(mu_) = 0;
   // Number of the first failed operation; later ones are not applied. Shared with the operations.
-  const std::shared_ptr<std::atomic<int64_t>> failed_ =
+  const std::shared_ptr<std::atomic<int64_t>> first_failed_number_ =
       std::make_shared<std::atomic<int64_t>>(std::numeric_limits<int64_t>::max());
 };
 

@@ -50,7 +50,7 @@ class StatePieces {
 // Pieces: class with the types Content (its constructor's argument) and Piece (a message), and
 // bool Next(Piece*), which returns false at the end.
 //
-// Deletes itself when the call is over. gRPC calls the reactions one at a time.
+// Deletes itself when the call is over. gRPC calls the reactor methods one at a time.
 template <typename Pieces>
 class PieceStream final : public grpc::ServerWriteReactor<typename Pieces::Piece> {
  public:

@@ -511,37 +511,37 @@ void WriteOptions(const TrainerSpec& spec, braid::v1::TrainingOptions* message) 
 }
 
 // Sets what the server chose for the existing trainer where the request left it out.
-void FillInChoices(const TrainerSpec& existing, TrainerSpec* asked) {
-  asked->name = existing.name;
-  if (asked->base_version == 0) {
-    asked->base_version = existing.base_version;
+void FillInChoices(const TrainerSpec& existing, TrainerSpec* requested) {
+  requested->name = existing.name;
+  if (requested->base_version == 0) {
+    requested->base_version = existing.base_version;
   }
-  for (size_t i = 0; i < std::min(asked->losses.size(), existing.losses.size()); ++i) {
-    LossSpec& loss = asked->losses[i];
+  for (size_t i = 0; i < std::min(requested->losses.size(), existing.losses.size()); ++i) {
+    LossSpec& loss = requested->losses[i];
     if (loss.output.empty() && loss.outputs.empty()) {
       loss.output = existing.losses[i].output;
       loss.outputs = existing.losses[i].outputs;
     }
   }
-  if (asked->stages.empty()) {
-    asked->stages = existing.stages;
+  if (requested->stages.empty()) {
+    requested->stages = existing.stages;
   }
-  for (size_t i = 0; i < std::min(asked->stages.size(), existing.stages.size()); ++i) {
-    if (asked->stages[i].devices.empty()) {
-      asked->stages[i].devices = existing.stages[i].devices;
+  for (size_t i = 0; i < std::min(requested->stages.size(), existing.stages.size()); ++i) {
+    if (requested->stages[i].devices.empty()) {
+      requested->stages[i].devices = existing.stages[i].devices;
     }
   }
-  if (asked->output_device.empty()) {
-    asked->output_device = existing.output_device;
+  if (requested->output_device.empty()) {
+    requested->output_device = existing.output_device;
   }
 }
 
 // Returns the first difference, such as "options.seed: 3 instead of 4"; empty if there is none.
-std::string DifferenceOf(const braid::v1::Trainer& existing, const braid::v1::Trainer& asked) {
+std::string DifferenceOf(const braid::v1::Trainer& existing, const braid::v1::Trainer& requested) {
   std::string lines;  // "modified: PATH: VALUE -> VALUE", "added: PATH: VALUE", "deleted: …"
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&lines);
-  differencer.Compare(existing, asked);
+  differencer.Compare(existing, requested);
   const std::vector<std::string> parts =
       absl::StrSplit(lines.substr(0, lines.find('\n')), absl::MaxSplits(": ", 2));
   if (parts.size() < 3) {
@@ -571,15 +571,16 @@ absl::Status QualifyField(const absl::Status& status) {
   return PrefixField("options.", status);
 }
 
-absl::Status CheckSameArguments(TrainerSpec asked, const TrainerSpec& existing) {
-  for (size_t i = 0; i < asked.losses.size(); ++i) {
+absl::Status CheckSameArguments(TrainerSpec requested, const TrainerSpec& existing) {
+  for (size_t i = 0; i < requested.losses.size(); ++i) {
     BRAID_RETURN_IF_ERROR(
-        CheckLossSpec(asked.loss_mode, absl::StrCat("losses[", i, "]"), &asked.losses[i]).status());
+        CheckLossSpec(requested.loss_mode, absl::StrCat("losses[", i, "]"), &requested.losses[i])
+            .status());
   }
-  FillInChoices(existing, &asked);
+  FillInChoices(existing, &requested);
   braid::v1::Trainer messages[2];
   WriteSpec(existing, &messages[0]);
-  WriteSpec(asked, &messages[1]);
+  WriteSpec(requested, &messages[1]);
   const std::string difference = DifferenceOf(messages[0], messages[1]);
   return difference.empty()
              ? absl::OkStatus()

@@ -12,14 +12,14 @@ namespace braid {
 // engine checks the rest.
 absl::StatusOr<TrainerSpec> ReadSpec(const braid::v1::CreateTrainerRequest& request);
 
-// Prefixes the field in an error with "options." unless it is a field of CreateTrainerRequest
-// itself: the engine does not know where the request holds a part of the specification.
+// Prefixes the field name in an error with "options.", unless the field belongs to
+// CreateTrainerRequest itself. The engine does not know the request's layout.
 absl::Status QualifyField(const absl::Status& status);
 
-// Returns OK if a trainer with the specification `existing`, which has all defaults, has the
-// arguments of the request `asked`: see CreateTrainerRequest.exist_ok. ALREADY_EXISTS with the
-// first difference; INVALID_ARGUMENT for an invalid loss.
-absl::Status CheckSameArguments(TrainerSpec asked, const TrainerSpec& existing);
+// Returns OK if `requested`, with defaults filled in, equals `existing`: see
+// CreateTrainerRequest.exist_ok. ALREADY_EXISTS, naming the first difference; INVALID_ARGUMENT if a
+// loss of `requested` is invalid.
+absl::Status CheckSameArguments(TrainerSpec requested, const TrainerSpec& existing);
 
 // Fills in the specification of a Trainer message, without the modules of losses.
 void WriteSpec(const TrainerSpec& spec, braid::v1::Trainer* message);

@@ -149,7 +149,7 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request
   return operation;
 }
 
-absl::Status CheckNotJobs(absl::string_view trainer) {
+absl::Status CheckNotOwnedByJob(absl::string_view trainer) {
   if (!absl::StartsWith(trainer, kJobTrainerPrefix)) {
     return absl::OkStatus();
   }

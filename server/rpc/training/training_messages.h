@@ -23,7 +23,7 @@ absl::StatusOr<Operation> ReadOperation(const braid::v1::BackwardRequest& reques
 absl::StatusOr<Operation> ReadOperation(const braid::v1::PublishRequest& request);
 
 // FAILED_PRECONDITION if the trainer belongs to a job: clients may read, but not change it.
-absl::Status CheckNotJobs(absl::string_view trainer);
+absl::Status CheckNotOwnedByJob(absl::string_view trainer);
 
 void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message);
 

@@ -47,11 +47,12 @@ absl::StatusOr<ExportFormat> FormatOf(int format) {
   }
 }
 
-absl::Status WriteCreated(const absl::StatusOr<CreatedTrainer>& created, const TrainerSpec& asked,
+absl::Status WriteCreated(const absl::StatusOr<CreatedTrainer>& created,
+                          const TrainerSpec& requested,
                           braid::v1::CreateTrainerResponse* response) {
   BRAID_RETURN_IF_ERROR(created.status());
   if (!created->created) {
-    BRAID_RETURN_IF_ERROR(CheckSameArguments(asked, created->info.spec));
+    BRAID_RETURN_IF_ERROR(CheckSameArguments(requested, created->info.spec));
   }
   WriteTrainer(created->info, response->mutable_trainer());
   response->set_created(created->created);
@@ -82,7 +83,7 @@ TrainingService::Reactor* TrainingService::Operate(Context* context, absl::strin
     with_chunks = request->report_split();
   }
   return HandleUnaryAsync(rpc_, context, method, *request, [&](const Call& call) -> absl::Status {
-    BRAID_RETURN_IF_ERROR(CheckNotJobs(request->trainer()));
+    BRAID_RETURN_IF_ERROR(CheckNotOwnedByJob(request->trainer()));
     BRAID_ASSIGN_OR_RETURN(Operation operation, ReadOperation(*request));
     trainers_->Submit(request->trainer(), std::move(operation),
                       [call, response, with_chunks](absl::StatusOr<OperationResult> result) {
@@ -111,11 +112,11 @@ TrainingService::Reactor* TrainingService::CreateTrainer(
         if (!spec.ok()) {
           return QualifyField(spec.status());
         }
-        TrainerSpec asked = *spec;
+        TrainerSpec requested = *spec;
         trainers_->Create(*std::move(spec), request->SerializeAsString(),
-                          [call, response, asked = std::move(asked)](
+                          [call, response, requested = std::move(requested)](
                               const absl::StatusOr<CreatedTrainer>& created) {
-                            call->Reply(QualifyField(WriteCreated(created, asked, response)));
+                            call->Reply(QualifyField(WriteCreated(created, requested, response)));
                           });
         return absl::OkStatus();
       });
@@ -164,7 +165,7 @@ TrainingService::Reactor* TrainingService::DeleteTrainer(
     braid::v1::DeleteTrainerResponse*) {
   return HandleUnaryAsync(
       rpc_, context, "DeleteTrainer", *request, [&](const Call& call) -> absl::Status {
-        BRAID_RETURN_IF_ERROR(CheckNotJobs(request->name()));
+        BRAID_RETURN_IF_ERROR(CheckNotOwnedByJob(request->name()));
         trainers_->Delete(request->name(),
                           [call](const absl::Status& status) { call->Reply(status); });
         return absl::OkStatus();
@@ -222,7 +223,7 @@ TrainingService::Reactor* TrainingService::SaveCheckpoint(
     braid::v1::SaveCheckpointResponse* response) {
   return HandleUnaryAsync(
       rpc_, context, "SaveCheckpoint", *request, [&](const Call& call) -> absl::Status {
-        BRAID_RETURN_IF_ERROR(CheckNotJobs(request->trainer()));
+        BRAID_RETURN_IF_ERROR(CheckNotOwnedByJob(request->trainer()));
         trainers_->SaveCheckpoint(request->trainer(),
                                   [call, response](const absl::StatusOr<CheckpointInfo>& info) {
                                     if (info.ok()) {
@@ -240,7 +241,7 @@ TrainingService::Reactor* TrainingService::RestoreCheckpoint(
     braid::v1::RestoreCheckpointResponse* response) {
   return HandleUnaryAsync(
       rpc_, context, "RestoreCheckpoint", *request, [&](const Call& call) -> absl::Status {
-        BRAID_RETURN_IF_ERROR(CheckNotJobs(request->trainer()));
+        BRAID_RETURN_IF_ERROR(CheckNotOwnedByJob(request->trainer()));
         trainers_->RestoreCheckpoint(
             request->trainer(), request->checkpoint(),
             [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {

@@ -7,7 +7,7 @@
 
 namespace braid {
 
-// Thread-safe. No method blocks; the trainer's thread sends the reply of an operation.
+// Thread-safe. No method blocks; a thread of the trainer pool sends the reply of an operation.
 class TrainingService final : public braid::v1::TrainingService::CallbackService {
  public:
   // All pointers outlive the service.

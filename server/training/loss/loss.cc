@@ -189,7 +189,7 @@ absl::StatusOr<std::string> Loss::TakeOutput(const ModelConfig& config, const st
     if (!IsFloatingPoint(output.type)) {
       return InvalidField(field,
                           absl::StrCat("output '", output.name, "' is ", DataTypeName(output.type),
-                                       "; expected a floating-point one"));
+                                       " (expected a floating-point one)"));
     }
     if (kind_ == kCtc && output.type != DataType::kFp32 && output.type != DataType::kFp64) {
       return InvalidField(field,
@@ -199,7 +199,7 @@ absl::StatusOr<std::string> Loss::TakeOutput(const ModelConfig& config, const st
     if (!outputs_.empty() && output.type != type_) {
       return InvalidField(field,
                           absl::StrCat("output '", output.name, "' is ", DataTypeName(output.type),
-                                       "; expected ", DataTypeName(type_), ", as the first one"));
+                                       " (expected ", DataTypeName(type_), ", as the first one)"));
     }
     if (outputs_.empty() && kind_ != kCtc) {
       target_batch_dim_ = output.batch_dim;
@@ -237,8 +237,8 @@ absl::StatusOr<double> Loss::Denominator(const TargetRows& rows) const {
     } else {
       return InvalidField(rows.target().name,
                           absl::StrCat("class index ", index, " in row ", indices.row(i),
-                                       " is out of range; ", field_, ".class_weights has ",
-                                       weights.size(), ": expected 0 to ", weights.size() - 1));
+                                       " is out of range (expected 0 to ", weights.size() - 1, ": ",
+                                       field_, ".class_weights has ", weights.size(), ")"));
     }
   }
   return sum;
@@ -325,8 +325,9 @@ absl::Status Loss::CheckOutput(size_t i, const std::vector<int64_t>& output, int
     return absl::OkStatus();
   }
   const std::string& name = spec_.outputs.empty() ? spec_.output : spec_.outputs[i];
-  return InvalidField(OutputField(i), absl::StrCat("output '", name, "' has shape ",
-                                                   ShapeString(output), "; expected ", expected));
+  return InvalidField(OutputField(i),
+                      absl::StrCat("output '", name, "' has shape ", ShapeString(output),
+                                   " (expected ", expected, ")"));
 }
 
 absl::Status Loss::CheckEqualShapes(const std::vector<std::vector<int64_t>>& outputs) const {
@@ -336,10 +337,10 @@ absl::Status Loss::CheckEqualShapes(const std::vector<std::vector<int64_t>>& out
       return InvalidField(
           OutputField(i),
           absl::StrCat("output '", spec_.outputs[i], "' has shape ", ShapeString(outputs[i]),
-                       "; expected ", ShapeString(outputs[0]), " of '", spec_.outputs[0], "'",
+                       " (expected ", ShapeString(outputs[0]), " of '", spec_.outputs[0], "'",
                        kind_ == kGaussianNll
-                           ? ", which may lack the last dimension or have one size of 1"
-                           : ""));
+                           ? "; the last dimension may be missing, or one size may be 1)"
+                           : ")"));
     }
   }
   return absl::OkStatus();
@@ -361,8 +362,8 @@ absl::Status Loss::CheckBlank(const std::vector<int64_t>& output) const {
     return absl::OkStatus();
   }
   return InvalidField(field_ + ".blank",
-                      absl::StrCat(spec_.blank, " is out of range; output '", spec_.output,
-                                   "' has ", output[2], " classes: expected 0 to ", output[2] - 1));
+                      absl::StrCat(spec_.blank, " is out of range (expected 0 to ", output[2] - 1,
+                                   ": output '", spec_.output, "' has ", output[2], " classes)"));
 }
 
 absl::Status Loss::CheckPosWeight(const std::vector<int64_t>& output) const {

@@ -47,7 +47,7 @@ bool Fits(const c10::FunctionSchema& schema) {
 absl::Status CheckForward(const torch::jit::Module& module, const std::string& field) {
   const std::optional<torch::jit::Method> forward = module.find_method("forward");
   if (!forward) {
-    return InvalidField(field, "has no forward method; expected forward(output, target)");
+    return InvalidField(field, "has no forward method (expected forward(output, target))");
   }
   const c10::FunctionSchema& schema = forward->function().getSchema();
   if (Fits(schema)) {
@@ -57,7 +57,7 @@ absl::Status CheckForward(const torch::jit::Module& module, const std::string& f
   text << schema;
   return InvalidField(
       field, absl::StrCat("is ", text.str(),
-                          "; expected forward(self, output: Tensor, target: Tensor) -> Tensor"));
+                          " (expected forward(self, output: Tensor, target: Tensor) -> Tensor)"));
 }
 
 // Sets evaluation mode, in which loss modules always run.
@@ -73,8 +73,8 @@ absl::Status CheckStateless(const torch::jit::Module& module, const std::string&
   }
   return InvalidField(
       field, absl::StrCat("keeps state: its forward ", Describe(changes.front()),
-                          "; expected one that changes nothing of the module: a local variable, or "
-                          "a loss that the model computes, with a buffer"));
+                          " (use a local variable, or a loss that the model computes, with a "
+                          "buffer)"));
 }
 
 }  // namespace
@@ -104,16 +104,16 @@ absl::StatusOr<at::Tensor> LossModule::Compute(const at::Tensor& output, const a
   BRAID_RETURN_IF_ERROR(Named(field_, "the module failed: ", status));
   GiveBack(std::move(copy));
   if (!result.isTensor()) {
-    return Unfit(absl::StrCat("a ", result.tagKind(), "; expected a tensor"));
+    return Unfit(absl::StrCat("a ", result.tagKind(), " (expected a tensor)"));
   }
   const at::Tensor& loss = result.toTensor();
   if (!loss.defined() || loss.numel() != 1 || !loss.is_floating_point()) {
     std::ostringstream text;
     text << "a tensor, " << loss.toString() << " " << loss.sizes();
-    return Unfit(absl::StrCat(text.str(), "; expected a floating-point tensor of one element"));
+    return Unfit(absl::StrCat(text.str(), " (expected a floating-point tensor of one element)"));
   }
   if (c10::GradMode::is_enabled() && !loss.requires_grad()) {
-    return Unfit("a loss that has no gradient; expected one that depends on the output");
+    return Unfit("a loss that has no gradient (expected one that depends on the output)");
   }
   return loss.reshape({});
 }

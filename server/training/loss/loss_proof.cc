@@ -200,9 +200,9 @@ absl::Status NotAdditive(const std::string& evidence, Reduction reduction) {
   const bool mean = reduction == Reduction::kMean;
   return absl::FailedPreconditionError(absl::StrCat(
       evidence, " (expected a ", mean ? "mean" : "sum",
-      " over rows, since the loss is computed on parts of a batch: use loss_mode central without "
-      "micro_batch",
-      mean ? ", or reduction sum if it is a sum over rows)" : ")"));
+      " over rows, because the loss is computed on parts of the batch; otherwise use loss_mode "
+      "central without micro_batch",
+      mean ? ", or reduction sum for a sum over rows)" : ")"));
 }
 
 }  // namespace

@@ -45,20 +45,21 @@ absl::StatusOr<LossKind> KindOf(LossMode mode, const std::string& field, const L
       return kModel;
     }
     return InvalidField(field + ".name", absl::StrCat("is '", Excerpt(spec.name),
-                                                      "'; expected none where the model computes "
-                                                      "the loss"));
+                                                      "' (leave it empty: the model computes the "
+                                                      "loss)"));
   }
   for (const auto& [kind, name] : kNames) {
     if (spec.name == name) {
       return kind;
     }
   }
-  return InvalidField(
-      field + ".name",
-      absl::StrCat("there is no loss '", Excerpt(spec.name), "'; expected one of ",
-                   absl::StrJoin(kNames, ", ", [](std::string* out, const auto& entry) {
-                     absl::StrAppend(out, entry.second);
-                   })));
+  return InvalidField(field + ".name",
+                      absl::StrCat("there is no loss '", Excerpt(spec.name), "' (expected one of ",
+                                   absl::StrJoin(kNames, ", ",
+                                                 [](std::string* out, const auto& entry) {
+                                                   absl::StrAppend(out, entry.second);
+                                                 }),
+                                   ")"));
 }
 
 // Returns "a", "a and b", or "a, b and c".
@@ -121,21 +122,21 @@ absl::Status CheckPositive(const std::string& field, const std::optional<double>
   if (!value || (*value > 0 && std::isfinite(*value))) {
     return absl::OkStatus();
   }
-  return InvalidField(field, absl::StrCat(*value, " is out of range; expected above 0"));
+  return InvalidField(field, absl::StrCat(*value, " is out of range (expected above 0)"));
 }
 
 absl::Status CheckNotNegative(const std::string& field, const std::optional<double>& value) {
   if (!value || (*value >= 0 && std::isfinite(*value))) {
     return absl::OkStatus();
   }
-  return InvalidField(field, absl::StrCat(*value, " is out of range; expected at least 0"));
+  return InvalidField(field, absl::StrCat(*value, " is out of range (expected at least 0)"));
 }
 
 absl::Status CheckWeights(const std::string& field, const std::vector<double>& weights) {
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] >= 0 && std::isfinite(weights[i]))) {
       return InvalidField(
-          field, absl::StrCat(weights[i], " at ", i, " is out of range; expected at least 0"));
+          field, absl::StrCat(weights[i], " at ", i, " is out of range (expected at least 0)"));
     }
   }
   return absl::OkStatus();
@@ -169,7 +170,7 @@ absl::Status CheckRangesOfKind(LossKind kind, const std::string& field, const Lo
     BRAID_RETURN_IF_ERROR(CheckPositive(field + ".margin", spec.margin));
   } else if (spec.margin && !std::isfinite(*spec.margin)) {
     return InvalidField(field + ".margin",
-                        absl::StrCat(*spec.margin, " is not finite; expected a number"));
+                        absl::StrCat(*spec.margin, " is not finite (expected a finite number)"));
   }
   BRAID_RETURN_IF_ERROR(CheckPositive(field + ".p", spec.p));
   BRAID_RETURN_IF_ERROR(CheckPositive(field + ".eps", spec.eps));
@@ -178,12 +179,12 @@ absl::Status CheckRangesOfKind(LossKind kind, const std::string& field, const Lo
   if (spec.alpha && *spec.alpha != -1 && !(*spec.alpha >= 0 && *spec.alpha <= 1)) {
     return InvalidField(field + ".alpha",
                         absl::StrCat(*spec.alpha,
-                                     " is out of range; expected 0 to 1, or -1 for "
-                                     "no weighting"));
+                                     " is out of range (expected 0 to 1, or -1 for "
+                                     "no weighting)"));
   }
   if (spec.blank < 0) {
     return InvalidField(field + ".blank",
-                        absl::StrCat(spec.blank, " is out of range; expected at least 0"));
+                        absl::StrCat(spec.blank, " is out of range (expected at least 0)"));
   }
   return absl::OkStatus();
 }
@@ -204,8 +205,8 @@ absl::Status CheckNames(LossKind kind, const std::string& field, const LossSpec&
   }
   if (kind == kTripletMargin && !spec.target.empty()) {
     return InvalidField(field + ".target", absl::StrCat("is '", Excerpt(spec.target),
-                                                        "'; expected none: triplet_margin takes "
-                                                        "no target"));
+                                                        "' (leave it empty: triplet_margin takes "
+                                                        "no target)"));
   }
   return absl::OkStatus();
 }
@@ -213,11 +214,11 @@ absl::Status CheckNames(LossKind kind, const std::string& field, const LossSpec&
 absl::Status CheckRanges(const std::string& field, const LossSpec& spec) {
   if (!std::isfinite(spec.weight)) {
     return InvalidField(field + ".weight",
-                        absl::StrCat(spec.weight, " is not finite; expected a number"));
+                        absl::StrCat(spec.weight, " is not finite (expected a finite number)"));
   }
   if (!(spec.label_smoothing >= 0 && spec.label_smoothing <= 1)) {
     return InvalidField(field + ".label_smoothing",
-                        absl::StrCat(spec.label_smoothing, " is out of range; expected 0 to 1"));
+                        absl::StrCat(spec.label_smoothing, " is out of range (expected 0 to 1)"));
   }
   BRAID_RETURN_IF_ERROR(CheckWeights(field + ".class_weights", spec.class_weights));
   BRAID_RETURN_IF_ERROR(CheckWeights(field + ".pos_weight", spec.pos_weight));
@@ -314,12 +315,12 @@ absl::StatusOr<LossKind> CheckLossSpec(LossMode mode, const std::string& field, 
     if (!spec->target.empty()) {
       return InvalidField(field + ".target",
                           absl::StrCat("is '", Excerpt(spec->target),
-                                       "'; expected none where the model computes the loss"));
+                                       "' (leave it empty: the model computes the loss)"));
     }
     return kind;
   }
   if (kind == kModule && spec->module.empty()) {
-    return InvalidField(field + ".module", "is empty; expected a TorchScript file");
+    return InvalidField(field + ".module", "is empty (expected a TorchScript file)");
   }
   FillIn(kind, spec);
   return kind;

@@ -129,10 +129,11 @@ absl::Status CheckNumbers(LossKind kind, const TargetRows& rows) {
   const double value = values.flatten()[first].item<double>();
   if (value != value) {
     return InvalidField(rows.target().name,
-                        absl::StrCat("holds NaN in row ", row, "; expected numbers"));
+                        absl::StrCat("holds NaN in row ", row, " (expected numbers)"));
   }
-  return InvalidField(rows.target().name, absl::StrCat(value, " in row ", row,
-                                                       " is out of range; expected ", expected));
+  return InvalidField(
+      rows.target().name,
+      absl::StrCat(value, " in row ", row, " is out of range (expected ", expected, ")"));
 }
 
 // Checks lengths of CTC, from `least` to `most`.
@@ -142,8 +143,8 @@ absl::Status CheckLengths(const TargetRows& rows, const HostTensor& lengths, int
   for (int64_t i = 0; i < values.size(); ++i) {
     if (values[i] < least || values[i] > most) {
       return InvalidField(lengths.name, absl::StrCat("length ", values[i], " in row ",
-                                                     values.row(i), " is out of range; expected ",
-                                                     least, " to ", most, ", the ", of));
+                                                     values.row(i), " is out of range (expected ",
+                                                     least, " to ", most, ", the ", of, ")"));
     }
   }
   return absl::OkStatus();
@@ -168,9 +169,9 @@ absl::Status CheckSequences(const LossSpec& spec, const std::vector<int64_t>& ou
       return InvalidField(
           rows.target().name,
           absl::StrCat("class index ", index, " in row ", indices.row(i),
-                       index == spec.blank ? " is the blank" : " is out of range", "; output '",
-                       spec.output, "' has ", classes, " classes: expected 0 to ", classes - 1,
-                       ", except the blank ", spec.blank));
+                       index == spec.blank ? " is the blank" : " is out of range",
+                       " (expected 0 to ", classes - 1, ", except the blank ", spec.blank,
+                       ": output '", spec.output, "' has ", classes, " classes)"));
     }
   }
   return absl::OkStatus();
@@ -243,8 +244,8 @@ absl::Status CheckClasses(const LossSpec& spec, int64_t classes, const TargetRow
     if ((index < 0 || index >= classes) && index != spec.ignore_index) {
       return InvalidField(rows.target().name,
                           absl::StrCat("class index ", index, " in row ", indices.row(i),
-                                       " is out of range; output '", spec.output, "' has ", classes,
-                                       " classes: expected 0 to ", classes - 1));
+                                       " is out of range (expected 0 to ", classes - 1,
+                                       ": output '", spec.output, "' has ", classes, " classes)"));
     }
   }
   return absl::OkStatus();

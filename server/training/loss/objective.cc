@@ -25,12 +25,12 @@ absl::Status CheckCount(const TrainerSpec& spec) {
   }
   if (spec.loss_mode == LossMode::kClient && !spec.losses.empty()) {
     return InvalidField("losses", absl::StrCat(spec.losses.size(),
-                                               " losses where the client computes the loss; "
-                                               "expected none"));
+                                               " losses, but the client computes the loss (leave "
+                                               "it empty)"));
   }
   if (spec.losses.empty() &&
       (spec.loss_mode == LossMode::kCentral || spec.loss_mode == LossMode::kPerReplica)) {
-    return InvalidField("losses", "are missing; expected at least one");
+    return InvalidField("losses", "missing (expected at least one)");
   }
   return absl::OkStatus();
 }
@@ -48,7 +48,7 @@ absl::Status CheckParts(const TrainerSpec& spec) {
           absl::StrCat("losses[", i, "].class_weights"),
           absl::StrCat("gives class ", zero - loss.class_weights.begin(),
                        " the weight 0, which does not go with label_smoothing where a batch is "
-                       "computed in parts; expected weights above 0"));
+                       "computed in parts (expected weights above 0)"));
     }
   }
   return absl::OkStatus();
@@ -181,22 +181,22 @@ absl::Status Objective::CheckOne(const std::vector<HostTensor>& targets, size_t 
     return InvalidField(
         field + ".name",
         absl::StrCat("no ", mode_ == LossMode::kClient ? "metric" : "loss", " takes a target '",
-                     Excerpt(target.name), "'; expected ", Quoted(names)));
+                     Excerpt(target.name), "' (expected ", Quoted(names), ")"));
   }
   const auto same = [&](const HostTensor& other) { return other.name == target.name; };
   const auto end = targets.begin() + static_cast<std::ptrdiff_t>(i);
   if (std::any_of(targets.begin(), end, same)) {
     return InvalidField(field + ".name",
-                        absl::StrCat("target '", target.name, "' is given twice; expected once"));
+                        absl::StrCat("target '", target.name, "' is given twice (expected once)"));
   }
   if (target.shape.empty() || target.rows() != rows) {
     const size_t dim = TargetBatchDim(target.name);
     return InvalidField(
         field + ".shape",
-        absl::StrCat("target '", target.name, "' has shape ",
-                     ShapeString(ClientShape(target.shape, dim)), "; expected the inputs' ", rows,
-                     " rows",
-                     dim > 0 && dim < target.shape.size() ? absl::StrCat(" as dim ", dim) : ""));
+        absl::StrCat(
+            "target '", target.name, "' has shape ", ShapeString(ClientShape(target.shape, dim)),
+            " (expected the inputs' ", rows, " rows",
+            dim > 0 && dim < target.shape.size() ? absl::StrCat(" as dim ", dim) : "", ")"));
   }
   return absl::OkStatus();
 }

@@ -226,9 +226,9 @@ absl::StatusOr<Optimizer::StateByName> Optimizer::Sort(const std::vector<Paramet
   for (const StateView& view : views) {
     const auto found = places.find(view.name);
     if (found == places.end()) {
-      return absl::FailedPreconditionError(absl::StrCat("optimizer state ", Excerpt(view.name),
-                                                        " is not of this model with ",
-                                                        OptimizerName(spec_)));
+      return absl::FailedPreconditionError(
+          absl::StrCat("optimizer state '", Excerpt(view.name),
+                       "' does not match this model and optimizer ", OptimizerName(spec_)));
     }
     const auto& [name, p] = found->second;
     const at::Tensor& like = parameters[p].value;

@@ -21,7 +21,7 @@ absl::Status CheckNumber(const std::string& field, std::optional<double> value, 
     return absl::OkStatus();
   }
   if (frozen) {
-    return InvalidField(field, "given for frozen parameters; expected only a pattern");
+    return InvalidField(field, "given for frozen parameters (a frozen group takes only a pattern)");
   }
   return CheckNotNegative(field, *value);
 }

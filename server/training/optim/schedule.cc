@@ -230,7 +230,7 @@ absl::Status Schedule::Check(const HyperParameters& changes) const {
   if (!changes.group_lr.empty() && changes.group_lr.size() != groups_.size()) {
     return InvalidField("hyper_parameters.group_lr",
                         absl::StrCat(changes.group_lr.size(), " numbers for ", groups_.size(),
-                                     " parameter groups; expected one for each"));
+                                     " parameter groups (expected one for each)"));
   }
   for (size_t g = 0; g < changes.group_lr.size(); ++g) {
     BRAID_RETURN_IF_ERROR(

@@ -40,7 +40,7 @@ absl::Status Check(const MultiStepScheduleSpec& spec, const OptimizerSpec&) {
     BRAID_RETURN_IF_ERROR(CheckAtLeast(field, spec.milestones[i], 0));
     if (i > 0 && spec.milestones[i] < spec.milestones[i - 1]) {
       return InvalidField(field, absl::StrCat(spec.milestones[i], " after ", spec.milestones[i - 1],
-                                              "; expected them ascending"));
+                                              " (expected ascending milestones)"));
     }
   }
   return CheckNotNegative("schedule.multi_step.gamma", spec.gamma);
@@ -58,7 +58,7 @@ absl::Status Check(const CosineScheduleSpec& spec, const OptimizerSpec&) {
 absl::Status CheckCycle(const OneCycleScheduleSpec& spec, const OptimizerSpec& optimizer) {
   const std::string where = "schedule.one_cycle.";
   if (std::holds_alternative<AdagradSpec>(optimizer)) {
-    return InvalidField(where + "cycle_momentum", "Adagrad has no momentum; expected false");
+    return InvalidField(where + "cycle_momentum", "Adagrad has no momentum (expected false)");
   }
   if (std::holds_alternative<AdamSpec>(optimizer)) {
     BRAID_RETURN_IF_ERROR(CheckBelowOne(where + "base_momentum", spec.base_momentum));
@@ -97,7 +97,7 @@ absl::Status CheckSchedule(const ScheduleSpec& spec, const OptimizerSpec& optimi
   BRAID_RETURN_IF_ERROR(Check(spec.warmup));
   if (spec.warmup.steps > 0 && std::holds_alternative<OneCycleScheduleSpec>(spec.kind)) {
     return InvalidField("schedule.warmup",
-                        "given with one_cycle, which has its own; expected none");
+                        "cannot be combined with one_cycle, which has its own warmup");
   }
   return std::visit([&](const auto& kind) { return Check(kind, optimizer); }, spec.kind);
 }

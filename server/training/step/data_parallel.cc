@@ -64,9 +64,9 @@ absl::StatusOr<ParameterGroups> DataParallel::GroupsOf(const ModelConfig& config
   }
   for (const TensorSpec& input : config.inputs) {
     if (input.scalar && !input.default_value) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "argument '", input.name, "' of model '", config.name,
-          "' is a number without a default, which training gives no value; give it a default"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("model '", config.name, "': argument '", input.name,
+                       "' is a number without a default (training needs a default)"));
     }
   }
   std::vector<std::string> names;
@@ -153,8 +153,8 @@ absl::Status DataParallel::CheckAdditive(size_t s) const {
                        : absl::StrCat("micro_batch: ", spec_.micro_batch, " rows");
   return absl::FailedPreconditionError(absl::StrCat(
       field, " divide a batch, but the gradient of ", *parameter,
-      " depends on how often each index occurs in the whole batch (scale_grad_by_freq); expected "
-      "one device and no micro_batch, or a model with scale_grad_by_freq=False"));
+      " depends on how often each index occurs in the whole batch (use one device and no "
+      "micro_batch, or a model with scale_grad_by_freq=False)"));
 }
 
 TrainedModel DataParallel::model() const {
@@ -210,7 +210,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> DataParallel::Split(
 }
 
 absl::Status DataParallel::AddUpdate(TrainStep& step, const std::vector<GroupValues>& values) {
-  BRAID_RETURN_IF_ERROR(LeaveSharedParameters());
+  BRAID_RETURN_IF_ERROR(UnshareParameters());
   BRAID_RETURN_IF_ERROR(PrepareOptimizers(values));
   const bool all_reduce = ranks_.workers.size() > 1 && sync_.all_reduce();
   if (all_reduce) {
@@ -495,7 +495,7 @@ absl::StatusOr<std::vector<at::Tensor>> DataParallel::ReadOutputGradients(
     const auto o = static_cast<size_t>(output - config_.outputs.begin());
     if (gradients[o].defined()) {
       return InvalidField(field + ".name", absl::StrCat("output '", gradient.name,
-                                                        "' is given twice; expected once"));
+                                                        "' is given twice (expected once)"));
     }
     if (gradient.type != output->type || gradient.shape != kept_->gathered_shape(o)) {
       const auto shape_of = [&](const std::vector<int64_t>& shape) {
@@ -505,13 +505,14 @@ absl::StatusOr<std::vector<at::Tensor>> DataParallel::ReadOutputGradients(
       return InvalidField(
           absl::StrCat(field, gradient.type != output->type ? ".datatype" : ".shape"),
           absl::StrCat("the gradient of '", gradient.name, "' is ", DataTypeName(gradient.type),
-                       " ", shape_of(gradient.shape), "; expected the output's ",
-                       DataTypeName(output->type), " ", shape_of(kept_->gathered_shape(o))));
+                       " ", shape_of(gradient.shape), " (expected the output's ",
+                       DataTypeName(output->type), " ", shape_of(kept_->gathered_shape(o)), ")"));
     }
     gradients[o] = gradient_scale() == 1 ? View(gradient) : View(gradient).mul(gradient_scale());
   }
   if (output_gradients.empty()) {
-    return InvalidField("output_gradients", "is empty; expected one for at least one output");
+    return InvalidField("output_gradients",
+                        "is empty (expected a gradient for at least one output)");
   }
   return gradients;
 }
@@ -654,13 +655,13 @@ absl::StatusOr<std::vector<StateEntry>> DataParallel::Share(c10::Device device) 
   return state;
 }
 
-absl::Status DataParallel::LeaveSharedParameters() {
+absl::Status DataParallel::UnshareParameters() {
   if (!shared_) {
     return absl::OkStatus();
   }
   for (const std::unique_ptr<Stage>& stage : stages_) {
     BRAID_RETURN_IF_ERROR(RunOnEach(stage->workers(), Phase::kUpdate, [&](size_t r) {
-      stage->LeaveSharedParameters(r);
+      stage->UnshareParameters(r);
       return absl::OkStatus();
     }));
   }
@@ -714,7 +715,7 @@ absl::Status DataParallel::CheckSnapshot(const TrainingSnapshot& snapshot) const
 absl::Status DataParallel::Restore(const TrainingSnapshot& snapshot) {
   BRAID_RETURN_IF_ERROR(CheckSnapshot(snapshot));
   DropKept();
-  BRAID_RETURN_IF_ERROR(LeaveSharedParameters());
+  BRAID_RETURN_IF_ERROR(UnshareParameters());
   GradScaler scaler(spec_.grad_scaler);
   BRAID_RETURN_IF_ERROR(scaler.Load(snapshot.grad_scaler));
   poisoned_ = true;  // until everything is restored

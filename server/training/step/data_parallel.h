@@ -29,9 +29,9 @@
 
 namespace braid {
 
-// Owned by a trainer. Thread-compatible: called by the trainer's thread, which waits for the
-// workers; only the workers use the tensors. An operation that fails before the update leaves
-// parameters, buffers, accumulated gradients and optimizer as they were.
+// Owned by a trainer. Thread-compatible: called by the thread that runs the operation, which
+// waits for the workers; only the workers use the tensors. An operation that fails before the
+// update leaves parameters, buffers, accumulated gradients and optimizer as they were.
 class DataParallel {
  public:
   // Returns the groups of the trainable parameters of `placement`, in the order of its stages.
@@ -148,7 +148,7 @@ class DataParallel {
                               Evaluation* evaluation) const;
 
   // Call before parameters change.
-  absl::Status LeaveSharedParameters();
+  absl::Status UnshareParameters();
   void CountBytes();
   // Restores the committed buffers and drops every graph.
   void RollBack();
@@ -163,7 +163,7 @@ class DataParallel {
   std::optional<ParameterGroups> groups_;
   std::vector<std::unique_ptr<Stage>> stages_;
 
-  // Used by the trainer's thread, or by workers while it waits for them.
+  // Used by the thread that runs the operation, or by workers while it waits for them.
   int64_t accumulated_ = 0;
   int64_t skipped_batches_ = 0;
   // By stage: replicas that hold accumulated gradients.

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "server/base/some_names.h"
+#include "server/base/abbreviate_names.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/training/name_pattern.h"
@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<std::string>> FindEvalModules(const std::vector<std::
     if (!found) {
       return InvalidField(
           field, absl::StrCat("\"", Excerpt(patterns[p]), "\" matches no submodule; the model has ",
-                              SomeNames(modules)));
+                              AbbreviateNames(modules)));
     }
   }
   std::vector<std::string> inside;

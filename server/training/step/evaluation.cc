@@ -59,8 +59,8 @@ absl::StatusOr<Evaluation> Evaluation::Create(const std::vector<std::string>& me
   const bool of_client = objective->losses().empty();
   if (of_client && metrics.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the client computes this trainer's loss, so metrics alone can be evaluated; ",
-                     "expected at least one of ", absl::StrJoin(kNames, ", ")));
+        absl::StrCat("metrics: missing (expected at least one of ", absl::StrJoin(kNames, ", "),
+                     ", because the client computes this trainer's loss)"));
   }
   const bool measurable = of_client || !objective->losses().front().targets().empty();
   std::vector<Metric> kinds;
@@ -68,9 +68,9 @@ absl::StatusOr<Evaluation> Evaluation::Create(const std::vector<std::string>& me
     BRAID_ASSIGN_OR_RETURN(const Metric metric, MetricOf(metrics, i));
     kinds.push_back(metric);
     if (!measurable) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          FieldOf(i), ": there is no target to measure by where ",
-          objective->needs_targets() ? "the first loss takes none" : "no loss takes one"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(FieldOf(i), ": ", NameOf(metric), " needs a target, but ",
+                       objective->needs_targets() ? "the first loss has none" : "no loss has one"));
     }
     if (metric == Metric::kLabelErrorRate &&
         (of_client || objective->losses().front().kind() != LossKind::kCtc)) {
@@ -79,7 +79,7 @@ absl::StatusOr<Evaluation> Evaluation::Create(const std::vector<std::string>& me
           "first loss)"));
     }
     if (metric == Metric::kTopK && k < 1) {
-      return InvalidField("k", absl::StrCat(k, " is out of range; expected at least 1"));
+      return InvalidField("k", absl::StrCat(k, " is out of range (expected at least 1)"));
     }
   }
   return Evaluation(std::move(kinds), k, std::move(objective));
@@ -90,12 +90,13 @@ absl::StatusOr<Evaluation::Metric> Evaluation::MetricOf(const std::vector<std::s
   const auto found = std::find(kNames.begin(), kNames.end(), names[i]);
   if (found == kNames.end()) {
     return InvalidField(
-        FieldOf(i), absl::StrCat("there is no metric '", Excerpt(names[i]), "'; expected one of ",
-                                 absl::StrJoin(kNames, ", ")));
+        FieldOf(i), absl::StrCat("there is no metric '", Excerpt(names[i]), "' (expected one of ",
+                                 absl::StrJoin(kNames, ", "), ")"));
   }
   const auto self = names.begin() + static_cast<std::ptrdiff_t>(i);
   if (std::find(names.begin(), self, names[i]) != self) {
-    return InvalidField(FieldOf(i), absl::StrCat("'", names[i], "' is given twice; expected once"));
+    return InvalidField(FieldOf(i),
+                        absl::StrCat("'", names[i], "' is given twice (expected once)"));
   }
   return static_cast<Metric>(found - kNames.begin());
 }
@@ -244,17 +245,17 @@ absl::Status Evaluation::CheckClassCount(size_t i, int64_t counted, int64_t clas
   if (counted == 0 || counted == classes) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(FieldOf(i), ": ", NameOf(metrics_[i]),
-                                                    " is of one number of classes; these are ",
-                                                    classes, " after ", counted));
+  return absl::FailedPreconditionError(absl::StrCat(
+      FieldOf(i), ": ", NameOf(metrics_[i]), ": the batch has ", classes,
+      " classes, earlier batches had ", counted, " (all batches must have the same number)"));
 }
 
 absl::Status Evaluation::GrowConfusion(size_t i, int64_t classes) {
   BRAID_RETURN_IF_ERROR(CheckClassCount(i, classes_, classes));
   if (classes > kMaxConfusedClasses) {
-    return absl::FailedPreconditionError(absl::StrCat(FieldOf(i), ": confusion is of at most ",
-                                                      kMaxConfusedClasses, " classes; these are ",
-                                                      classes));
+    return absl::FailedPreconditionError(absl::StrCat(FieldOf(i), ": confusion: the batch has ",
+                                                      classes, " classes (expected at most ",
+                                                      kMaxConfusedClasses, ")"));
   }
   classes_ = classes;
   confusion_.resize(static_cast<size_t>(classes * classes));

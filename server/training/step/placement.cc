@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<size_t>> FindWorkers(const ReplicaSet& served, const 
     BRAID_ASSIGN_OR_RETURN(const size_t w, FindWorker(served, stage.devices[d], where));
     if (std::find(found.begin(), found.end(), w) != found.end()) {
       return InvalidField(where, absl::StrCat("'", stage.devices[d],
-                                              "' is given twice; expected each device once"));
+                                              "' is given twice (expected each device once)"));
     }
     found.push_back(w);
   }
@@ -67,14 +67,14 @@ absl::Status CheckStages(const std::vector<StateEntry>& entries,
     }
     if (holders.size() != 1) {
       return InvalidField("stages", absl::StrCat("parameter '", entry.name, "' is in ",
-                                                 holders.size(), " stages; expected one"));
+                                                 holders.size(), " stages (expected exactly one)"));
     }
     const auto [owner, inserted] =
         owners.try_emplace(entry.value.const_data_ptr(), std::make_pair(holders[0], entry.name));
     if (!inserted && entry.value.numel() > 0 && owner->second.first != holders[0]) {
       return InvalidField("stages",
                           absl::StrCat("parameters '", owner->second.second, "' and '", entry.name,
-                                       "' are one tensor; expected them in one stage"));
+                                       "' are one tensor (put them in one stage)"));
     }
   }
   return absl::OkStatus();
@@ -162,7 +162,7 @@ absl::StatusOr<Placement> Place(const ReplicaSet& served, TrainerSpec* spec,
     StageSpec& stage = spec->stages[s];
     const std::string field = absl::StrCat("stages[", s, "]");
     if (stage.path.empty() && spec->stages.size() > 1) {
-      return InvalidField(field + ".path", "is empty; expected a submodule's path");
+      return InvalidField(field + ".path", "is empty (expected a submodule's path)");
     }
     if (stage.devices.empty()) {
       for (const Worker* worker : served.workers()) {

@@ -36,8 +36,8 @@ class PhaseTimes {
     }
     return longest;
   }
-  // Returns 1 - mean / maximum of the time that each of `ranks` spent on forward and backward;
-  // nullopt if there is nothing to compare.
+  // Returns the load imbalance of `ranks`, 1 - mean / max of their forward plus backward time.
+  // nullopt for fewer than two ranks or no measured time.
   std::optional<double> imbalance(const std::vector<size_t>& ranks) const {
     absl::Duration sum;
     absl::Duration longest;
@@ -88,15 +88,15 @@ class RankContext {
   DeviceScalars& scalars_;
 };
 
-// The ranks of one operation: their phase times, staging memory and numbers. Owned by the trainer's
-// thread.
-class RankRun {
+// The ranks of one operation: their phase times, staging memory and numbers. Owned by the thread
+// that runs the operation.
+class RankExecution {
  public:
   // `workers` outlive the object.
-  explicit RankRun(const std::vector<Worker*>& workers);
+  explicit RankExecution(const std::vector<Worker*>& workers);
 
-  // Runs `work` for every rank on its worker at the same time, and waits for all; a rank's device
-  // is synchronized when it has returned. `groups`: see WorkerGroup. Returns the first error.
+  // Runs `work` for every rank on its worker at the same time, and waits for all. Synchronizes each
+  // rank's device after `work` returns. `groups`: see WorkerGroup. Returns the first error.
   absl::Status OnEachRank(const std::vector<RankGroup>& groups,
                           absl::FunctionRef<absl::Status(const RankContext&)> work);
 

@@ -32,8 +32,8 @@ struct TrainingSnapshot {
 
 // Appends the weights and the optimizer state of `stage` and the gradients of its first `replicas`
 // replicas to `*snapshot`. On the CPU, weights are shared, not copied: call
-// Stage::LeaveSharedParameters() before they change. By the trainer's thread; blocks until the
-// workers are done.
+// Stage::UnshareParameters() before they change. By the thread that runs the operation; blocks
+// until the workers are done.
 absl::Status SaveStage(Stage& stage, size_t replicas, TrainingSnapshot* snapshot);
 // Checks that `snapshot` can be restored into `stage`, whose first parameter is parameter `first`
 // of the model: FAILED_PRECONDITION if it is of another model or optimizer. By the primary's

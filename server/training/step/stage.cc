@@ -239,7 +239,7 @@ void Stage::SetParameters(size_t r, const std::vector<at::Tensor>& values) {
   }
 }
 
-void Stage::LeaveSharedParameters(size_t r) {
+void Stage::UnshareParameters(size_t r) {
   if (r == 0 || !share_parameters_) {
     for (const at::Tensor& whole : flat_[r].values()) {
       LeaveSharedMemory(whole);

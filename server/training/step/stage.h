@@ -96,10 +96,10 @@ class Stage {
   std::vector<StateEntry> ShareParameters(size_t r) const;
   // Sets parameters of replica r to copies of `values`, which may be on any device. One value per
   // entry of the replica's state; undefined for entries that stay. By replica r's worker, after
-  // LeaveSharedParameters().
+  // UnshareParameters().
   void SetParameters(size_t r, const std::vector<at::Tensor>& values);
   // Call before parameters change, by replica r's worker.
-  void LeaveSharedParameters(size_t r);
+  void UnshareParameters(size_t r);
   // Returns the part of state() that updates change: parameters that are not frozen, each under its
   // first name.
   std::vector<StateEntry> trained_state() const;

@@ -33,8 +33,9 @@ struct BatchOutcome {
   bool overflow = false;  // of float16 gradients: the batch counts, but the update is skipped
 };
 
-// Owned by the trainer's thread, which calls the methods without a RankContext while no worker runs
-// the step. Every rank of the worker group calls the others in the same order, on its own worker.
+// Owned by the thread that runs the operation. It calls the methods without a RankContext while no
+// worker runs the step. Every rank of the worker group calls the others in the same order, on its
+// own worker.
 class TrainStep {
  public:
   struct Options {
@@ -62,7 +63,7 @@ class TrainStep {
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
-  // Setting up, by the trainer's thread.
+  // Setup, by the owner.
   // Adds a pass over `rows` rows of the batch.
   void AddMicroBatch(int64_t rows);
   // Adds the pass whose graph was kept.
@@ -105,7 +106,7 @@ class TrainStep {
   // Copies the updated parameters to the replicas that have not updated their own.
   absl::Status Broadcast(const RankContext& context);
 
-  // Results, by the trainer's thread once the ranks have ended.
+  // Results, read by the owner once the ranks have ended.
   double loss() const;
   absl::StatusOr<BatchOutcome> Outcome() const;
   // Returns Options::holding after the step.
@@ -178,7 +179,7 @@ class TrainStep {
   std::vector<std::unique_ptr<BatchPass>> passes_;
   std::vector<RankGroup> groups_;
   std::optional<Update> update_;
-  RankRun ranks_;
+  RankExecution ranks_;
   // By stage: sums made during the backward pass; nullptr: none.
   std::vector<std::unique_ptr<OverlappedReduce>> overlapped_;
   // By stage and replica: flat gradients as they were.

@@ -14,9 +14,9 @@ JobGate::Turn::Turn(JobGate& gate, const std::vector<std::string>& devices, bool
     : gate_(gate), devices_(devices), of_job_(of_job) {
   const absl::MutexLock lock(&gate_.mu_);
   if (of_job_) {
-    for (absl::Time opens = gate_.OpensAt(devices_); opens > absl::Now();
-         opens = gate_.OpensAt(devices_)) {
-      gate_.client_ended_.WaitWithDeadline(&gate_.mu_, opens);
+    for (absl::Time turn = gate_.NextTurnTime(devices_); turn > absl::Now();
+         turn = gate_.NextTurnTime(devices_)) {
+      gate_.client_ended_.WaitWithDeadline(&gate_.mu_, turn);
     }
   } else {
     for (const std::string& device : devices_) {
@@ -32,7 +32,7 @@ JobGate::Turn::~Turn() {
   for (const std::string& device : devices_) {
     Use& use = gate_.uses_[device];
     if (of_job_) {
-      use.job_due = now + std::min((now - start_) * kWaitPerStep, kLongestWait);
+      use.job_due = now + std::min((now - start_) * kWaitPerStep, kMaxWait);
     } else {
       --use.clients;
       use.client_ended = now;
@@ -41,8 +41,8 @@ JobGate::Turn::~Turn() {
   gate_.client_ended_.SignalAll();
 }
 
-absl::Time JobGate::OpensAt(const std::vector<std::string>& devices) const {
-  absl::Time opens = absl::InfinitePast();
+absl::Time JobGate::NextTurnTime(const std::vector<std::string>& devices) const {
+  absl::Time turn = absl::InfinitePast();
   for (const std::string& device : devices) {
     const auto it = uses_.find(device);
     if (it == uses_.end() || !devices_.contains(device)) {
@@ -51,9 +51,9 @@ absl::Time JobGate::OpensAt(const std::vector<std::string>& devices) const {
     const Use& use = it->second;
     const absl::Time quiet =
         use.clients > 0 ? absl::InfiniteFuture() : use.client_ended + kQuietTime;
-    opens = std::max(opens, std::min(quiet, use.job_due));
+    turn = std::max(turn, std::min(quiet, use.job_due));
   }
-  return opens;
+  return turn;
 }
 
 }  // namespace braid

@@ -14,14 +14,14 @@
 
 namespace braid {
 
-// A step of a job waits until no trainer of a client has used its devices for kQuietTime, but for
-// at most 19 times as long as the job's previous step on them took, and at most kLongestWait: so
-// jobs keep a twentieth of the time of the devices. Workers run parts of steps in the order in
-// which they were posted, so the order is decided here, before any part is posted. Thread-safe.
+// A job's step waits until no client trainer has used its devices for kQuietTime. It waits at most
+// 19 times the duration of the job's previous step, so jobs keep 5 % of the device time, and never
+// longer than kMaxWait. Workers run parts of steps in the order in which they were posted, so the
+// order is decided here, before any part is posted. Thread-safe.
 class JobGate {
  public:
   static constexpr absl::Duration kQuietTime = absl::Milliseconds(20);
-  static constexpr absl::Duration kLongestWait = absl::Seconds(10);
+  static constexpr absl::Duration kMaxWait = absl::Seconds(10);
 
   // `devices`: those with one worker; steps on others do not wait.
   explicit JobGate(std::set<std::string> devices) : devices_(std::move(devices)) {}
@@ -47,11 +47,11 @@ class JobGate {
   struct Use {
     int clients = 0;                                 // operations of clients that run
     absl::Time client_ended = absl::InfinitePast();  // the latest operation of a client
-    absl::Time job_due = absl::InfinitePast();       // when a job waits no longer
+    absl::Time job_due = absl::InfinitePast();  // deadline after which a waiting job runs anyway
   };
 
   // Returns when a job may use all of `devices` if nothing changes until then.
-  absl::Time OpensAt(const std::vector<std::string>& devices) const
+  absl::Time NextTurnTime(const std::vector<std::string>& devices) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::set<std::string> devices_;

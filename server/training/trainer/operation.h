@@ -122,7 +122,7 @@ enum class ExportFormat {
   kTrainableSafetensors,  // the parameters that updates change
 };
 
-// Callbacks: called once, by the trainer's thread; must not block.
+// Callbacks: called once, by the thread that runs the operation; must not block.
 using ExportDone = absl::AnyInvocable<void(absl::StatusOr<std::string>)>;
 using StateDone = absl::AnyInvocable<void(absl::StatusOr<std::vector<StateTensor>>)>;
 using OperationDone = absl::AnyInvocable<void(absl::StatusOr<OperationResult>)>;

@@ -13,7 +13,7 @@ absl::StatusOr<std::optional<OperationResult>> Sequence::Admit(
   const int64_t next = applied_ + 1;
   if (sequence < 1) {
     return InvalidField("sequence",
-                        absl::StrCat(sequence, "; operations are counted from 1: expected ", next));
+                        absl::StrCat(sequence, " is out of range (expected ", next, ")"));
   }
   if (sequence == next) {
     const bool follows =

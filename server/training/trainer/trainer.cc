@@ -47,16 +47,16 @@ bool OfJob(absl::string_view trainer) { return absl::StartsWith(trainer, kJobTra
 absl::Status CheckNumbers(const TrainerSpec& spec) {
   if (spec.micro_batch < 0) {
     return InvalidField("micro_batch",
-                        absl::StrCat(spec.micro_batch, " is out of range; expected at least 0"));
+                        absl::StrCat(spec.micro_batch, " is out of range (expected at least 0)"));
   }
   if (spec.checkpoints.every_operations < 0) {
     return InvalidField(
         "checkpoints.every_operations",
-        absl::StrCat(spec.checkpoints.every_operations, " is out of range; expected at least 0"));
+        absl::StrCat(spec.checkpoints.every_operations, " is out of range (expected at least 0)"));
   }
   if (spec.checkpoints.keep < 0) {
     return InvalidField("checkpoints.keep", absl::StrCat(spec.checkpoints.keep,
-                                                         " is out of range; expected at least 0"));
+                                                         " is out of range (expected at least 0)"));
   }
   return absl::OkStatus();
 }
@@ -70,7 +70,7 @@ absl::Status CheckSpec(const TrainerSpec& spec) {
 
 // Checks the settings that need a data directory.
 absl::Status CheckUnstored(const TrainerSpec& spec) {
-  constexpr absl::string_view kNeeds = "needs a server with --data_dir; expected 0";
+  constexpr absl::string_view kNeeds = "needs a server with --data_dir (expected 0)";
   if (spec.idle_timeout > absl::ZeroDuration()) {
     return InvalidField("idle_timeout_seconds", absl::StrCat("deletes the trainer, whose state ",
                                                              "a checkpoint would keep: ", kNeeds));
@@ -391,7 +391,7 @@ absl::StatusOr<Batch> Trainer::MakeBatch(Operation& operation) const {
   if (wanted && spec_.loss_mode != LossMode::kClient) {
     BRAID_ASSIGN_OR_RETURN(batch.targets, objective_->PickTargets(operation.targets, batch.rows));
   } else if (!operation.targets.empty()) {
-    return InvalidField("targets", "are given, but the client computes the loss; expected none");
+    return InvalidField("targets", "given, but the client computes the loss (remove them)");
   }
   batch.mode = operation.kind == OperationKind::kForward ? operation.mode : Mode::kTrain;
   batch.seed = MixSeed(spec_.seed, static_cast<uint64_t>(operation.sequence));
@@ -679,9 +679,9 @@ absl::Status Trainer::WriteFile(const Replica& whole, ExportFormat format, ByteS
     return InvalidField("format",
                         absl::StrCat("model '", spec_.model, "' is ",
                                      files.front().name == kPackageFile
-                                         ? "an exported pair; expected PACKAGE or SAFETENSORS"
-                                         : "a TorchScript module; expected TORCHSCRIPT or "
-                                           "SAFETENSORS"));
+                                         ? "an exported pair (expected PACKAGE or SAFETENSORS)"
+                                         : "a TorchScript module (expected TORCHSCRIPT or "
+                                           "SAFETENSORS)"));
   }
   return files.front().write(sink);
 }

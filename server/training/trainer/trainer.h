@@ -47,7 +47,7 @@ struct BaseModel {
 };
 
 // Owned by the TrainerRegistry. Thread-safe. Operations run one after the other, each on a thread
-// of a pool, which waits for the workers. Other comments call it the trainer's thread.
+// of the trainer pool, which waits for the workers.
 class Trainer {
  public:
   // Starts from the code and the weights of `base`. `id`: unique, also among trainers that have had

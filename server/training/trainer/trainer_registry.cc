@@ -390,7 +390,7 @@ absl::Status TrainerRegistry::Check(const TrainerSpec& spec, const TrainerUse& u
 absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
                                                           const std::string& request) {
   if (spec.model.empty()) {
-    return InvalidField("model", "is empty; expected the name of a served model");
+    return InvalidField("model", "is empty (expected the name of a served model)");
   }
   if (spec.name.empty()) {
     spec.name = PlainName(spec.model);

@@ -197,7 +197,7 @@ LOSS_ROWS = [
     Rejection(
         "loss of the client's",
         options(loss_mode=4),
-        ("1", "client computes", "none"),
+        ("1", "client computes", "leave it empty"),
         "losses",
     ),
     Rejection(

@@ -59,7 +59,7 @@ TEST(IdentityTableTest, ErrorsNameTheLine) {
            std::pair<std::string, std::string>{"infer\n", "people:1: has fewer than three words"},
            {good + good, "people:2: duplicate name 'ann'"},
            {good + Line("train", "one", "bob"),
-            "people:2: the token of 'bob' belongs to another name"},
+            "people:2: duplicate token: 'bob' and another name"},
            {good + "\n" + Line("boss", "two", "bob"), "people:3: 'boss' is not a role"},
            {Line(std::string(64, 'a'), "two", "bob"),
             "people:1: a word of 64 characters is not a role"},
@@ -74,8 +74,9 @@ TEST(IdentityTableTest, ErrorsNameTheLine) {
   EXPECT_THAT(
       table.AddCertificates("people", "infer a\ntrain a"),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("people:2: duplicate identity 'a'")));
-  EXPECT_THAT(table.AddCertificates("people", "infer"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("people:1: has one word")));
+  EXPECT_THAT(
+      table.AddCertificates("people", "infer"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("people:1: missing identity")));
 }
 
 TEST(IdentityTableTest, ErrorsDoNotQuoteTokens) {

@@ -14,13 +14,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A stream that ends as soon as Leave() is called.
+// A stream that ends as soon as BeginClose() is called.
 class FakeStream final : public OpenStream {
  public:
   explicit FakeStream(OpenStreams* streams) : streams_(streams) {}
   ~FakeStream() override { streams_->Remove(this); }
-  void Leave(const absl::Status& why) override {
-    left_ = why;
+  void BeginClose(const absl::Status& status) override {
+    left_ = status;
     streams_->Remove(this);
   }
   const absl::Status& left() const { return left_; }
@@ -42,10 +42,10 @@ TEST_F(OpenStreamsTest, CloseEndsAllStreams) {
   const auto second = Make();
   ASSERT_THAT(streams_.Add(first, "ann"), IsOk());
   ASSERT_THAT(streams_.Add(second, ""), IsOk());
-  const absl::Status why = absl::UnavailableError("the server is shutting down");
-  streams_.Close(why);
-  EXPECT_EQ(first->left(), why);
-  EXPECT_EQ(second->left(), why);
+  const absl::Status status = absl::UnavailableError("the server is shutting down");
+  streams_.Close(status);
+  EXPECT_EQ(first->left(), status);
+  EXPECT_EQ(second->left(), status);
 }
 
 TEST_F(OpenStreamsTest, RejectsStreamsAfterClose) {
@@ -59,17 +59,17 @@ TEST_F(OpenStreamsTest, RemovedStreamsAreNotClosed) {
   const auto stays = Make();
   ASSERT_THAT(streams_.Add(stays, ""), IsOk());
   ASSERT_THAT(streams_.Add(Make(), ""), IsOk());  // and is gone
-  streams_.Close(absl::UnavailableError("why"));
+  streams_.Close(absl::UnavailableError("the server is shutting down"));
   EXPECT_FALSE(stays->left().ok());
 }
 
-TEST_F(OpenStreamsTest, WaitUntilOverWaitsForTheLastStream) {
-  EXPECT_TRUE(streams_.WaitUntilOver(absl::ZeroDuration()));
+TEST_F(OpenStreamsTest, WaitUntilEmptyWaitsForTheLastStream) {
+  EXPECT_TRUE(streams_.WaitUntilEmpty(absl::ZeroDuration()));
   auto last = Make();
   ASSERT_THAT(streams_.Add(last, ""), IsOk());
-  EXPECT_FALSE(streams_.WaitUntilOver(absl::Milliseconds(1)));
+  EXPECT_FALSE(streams_.WaitUntilEmpty(absl::Milliseconds(1)));
   std::thread holder([held = std::exchange(last, nullptr)]() mutable { held.reset(); });
-  EXPECT_TRUE(streams_.WaitUntilOver(absl::InfiniteDuration()));
+  EXPECT_TRUE(streams_.WaitUntilEmpty(absl::InfiniteDuration()));
   holder.join();
 }
 

@@ -112,7 +112,7 @@ TEST(ResumeAtTest, RejectsUnexpectedNumbers) {
   EXPECT_THAT(std::string(same_server.message()), HasSubstr("the server has not restarted"));
   const absl::Status too_far = ResumeAt(At(3, 3), kPosition, kRestarted).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(too_far));
-  EXPECT_THAT(std::string(too_far.message()), HasSubstr("this client keeps none before 5"));
+  EXPECT_THAT(std::string(too_far.message()), HasSubstr("This client can resend only from 5 "));
 }
 
 TEST(ResumeAtTest, ErrorNamesTheMissingCheckpointPolicy) {

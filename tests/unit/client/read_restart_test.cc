@@ -142,7 +142,7 @@ TEST_P(ReadRestartEachTest, FailsAfterARestartWithoutACheckpointPolicy) {
   const absl::Status lost = GetParam().call(trainer);
   EXPECT_TRUE(absl::IsFailedPrecondition(lost)) << lost;
   EXPECT_THAT(std::string(lost.message()),
-              HasSubstr("a server restart lost the operations up to 2"));
+              HasSubstr("the server restarted and lost operations up to 2"));
   ASSERT_TRUE(trainer.Refresh().ok());
   EXPECT_EQ(GetParam().call(trainer), absl::OkStatus());
 }

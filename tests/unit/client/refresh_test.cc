@@ -41,12 +41,12 @@ class RefreshTest : public StreamFixture {
     EXPECT_EQ(trainer.sequence(), sequence);
     EXPECT_EQ(trainer.info().applied_sequence(), sequence);
   }
-  void ExpectKeepsNoneBefore(Trainer& trainer, int64_t sequence) {
+  void ExpectResendsOnlyFrom(Trainer& trainer, int64_t sequence) {
     Restart();
     const absl::Status lost = trainer.Step(Rows(99), Rows(0)).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(lost)) << lost;
     EXPECT_THAT(std::string(lost.message()),
-                HasSubstr(absl::StrCat("keeps none before ", sequence)));
+                HasSubstr(absl::StrCat("can resend only from ", sequence)));
   }
   // Restarts the trainer from its durable state; connections stay open.
   void Restart() {
@@ -129,7 +129,7 @@ TEST_F(RefreshTest, ServerDecidesWhichOfTwoUnansweredOperationsWasApplied) {
   ExpectRefreshTo(trainer, 3);
   Steps(trainer, 3, 4);
   EXPECT_EQ(service_.history(), StepsInOrder(4));
-  ExpectKeepsNoneBefore(trainer, 4);
+  ExpectResendsOnlyFrom(trainer, 4);
 }
 
 TEST_F(RefreshTest, DoesNotAdoptOperationsOfAnotherClient) {
@@ -140,7 +140,7 @@ TEST_F(RefreshTest, DoesNotAdoptOperationsOfAnotherClient) {
   ASSERT_TRUE(other.ok()) << other.status();
   Steps(*other, 22, 23);
   ExpectRefreshTo(trainer, 3);
-  ExpectKeepsNoneBefore(trainer, 4);
+  ExpectResendsOnlyFrom(trainer, 4);
 }
 
 TEST_F(RefreshTest, ReplaysAfterARestartDuringRefresh) {

@@ -205,7 +205,7 @@ TEST_F(RestartTest, DetectsAnotherClient) {
   service_.Inject({Fault::kCrash});
   const absl::Status lost = trainer.Step(Rows(4), Rows(0)).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(lost)) << lost;
-  EXPECT_THAT(std::string(lost.message()), HasSubstr("keeps none before 5"));
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("can resend only from 5 "));
 }
 
 TEST_F(RestartTest, DoesNotReplayAfterAnotherClientRestoredACheckpoint) {

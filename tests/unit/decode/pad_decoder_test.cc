@@ -79,7 +79,8 @@ TEST(PadDecoderTest, LimitsTheBytes) {
   const std::vector<std::vector<int64_t>> lists = {{1}, {1, 2, 3}};
   EXPECT_THAT(decoder->Decode(RowsOfLists(lists), {.max_bytes = 48}), IsOk());
   EXPECT_THAT(decoder->Decode(RowsOfLists(lists), {.max_bytes = 47}).status(),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("row 11: the list has 3")));
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("row 11: padding 2 rows to 3 elements takes 24 bytes per row")));
 }
 
 TEST(PadDecoderTest, RejectsValuesThatTheTypeDoesNotHave) {

@@ -128,9 +128,8 @@ TEST(TextDecoderTest, ChecksTheBytesOfPaddedRows) {
   EXPECT_THAT(decoder->Decode(rows, {.max_bytes = 128}), IsOk());
   EXPECT_THAT(decoder->Decode(rows, {.max_bytes = 127}),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       "row 8: the text has 4 tokens, and 2 rows that are padded to it take 64 "
-                       "bytes each (expected at most 127 bytes together; set max_length, or use a "
-                       "smaller batch_size)"));
+                       "row 8: padding 2 rows to 4 tokens takes 64 bytes per row (expected at most "
+                       "127 bytes per batch; set max_length, or use a smaller batch_size)"));
 }
 
 TEST(TextDecoderTest, PadsToTheMaximumLength) {

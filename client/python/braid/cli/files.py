@@ -48,7 +48,7 @@ def open_inputs(option: str, arguments: Sequence[str]) -> dict[str, np.ndarray]:
             arrays.append(argument)
     inputs = {name: open_array(path) for name, path in named_files(option, arrays).items()}
     for name in rows.keys() & inputs.keys():
-        raise errors.usage(option, f"{name!r} has an array and other files", "expected one of them")
+        raise errors.usage(option, f"{name!r} has an array and other files", "give only one")
     return {**inputs, **{name: np.array(each, object) for name, each in rows.items()}}
 
 

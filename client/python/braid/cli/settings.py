@@ -174,7 +174,7 @@ def _values(path: Path, where: str, profile: Mapping[str, Any]) -> dict[str, Val
         values[key] = Value(value, f"{where}.{key}")
     if "token" in values and "token_file" in values:
         raise errors.usage(
-            f"{path}: {where}", "has token and token_file", "expected one of them"
+            f"{path}: {where}", "has token and token_file", "give only one of them"
         )
     return values
 

@@ -110,7 +110,7 @@ def test_labels(call, server):
     assert server.labels == {}
     for arguments, problem in (
         ([], "missing (give a version, or --remove)"),
-        ([1, "--remove"], "given with --remove (expected one of them)"),
+        ([1, "--remove"], "given with --remove (give only one of them)"),
     ):
         ended = call("models", "label", "fashion", "stable", *arguments)
         assert (ended.code, ended.err) == (2, f"braid: VERSION: {problem}\n")
@@ -221,7 +221,7 @@ def test_wait_for_the_server_is_reported(call, server, monkeypatch):
     assert ended.code == 0 and ended.events
     away, back = ended.err.splitlines()
     assert away == f"braid: warning: {server.address}: waiting for the server (restarting)"
-    assert back.startswith(f"braid: warning: {server.address}: the server is back (after ")
+    assert back.startswith(f"braid: warning: {server.address}: reconnected (after ")
 
 
 def test_download(call, client, server, tmp_path):
@@ -245,7 +245,7 @@ def test_download(call, client, server, tmp_path):
     assert server.received("DownloadModel")[-1].format == 4
     ended = call("download", "t", tmp_path / "head.pt", "--trainable-only")
     assert ended.code == 2
-    assert "--trainable-only: expected a FILE that ends in .safetensors" in ended.err
+    assert "(expected a name that ends in .safetensors)" in ended.err
     for name, code, problem in (
         ("1", 1, "1: not empty (expected a new or an empty folder)"),
         ("t.onnx", 2, "unknown suffix (expected .pt, .safetensors, .pt2 or a folder; other suffixes "
@@ -340,7 +340,7 @@ def test_infer_in_several_calls(call, server, save, tmp_path):
     server.max_batch_size = 0
     ended = call(*arguments)
     assert ended.code == 1
-    assert ended.err.startswith("braid: batch_size: model 'echo' takes each batch whole")
+    assert ended.err.startswith("braid: batch_size: model 'echo' does not support splitting")
 
 
 def test_infer_is_not_sent_again(call, server, save):

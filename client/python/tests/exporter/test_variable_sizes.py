@@ -397,7 +397,7 @@ def test_error_of_the_module_names_the_sizes(tmp_path):
         ({"tokens": {1: "seq"}}, ValueError, "dynamic: unknown input 'tokens' .*ids"),
         ({"ids": "seq"}, TypeError, r"dynamic\['ids'\]: a str"),
         ({"ids": {0: "seq"}}, ValueError, r"\['ids'\]\[0\]: dim 0 is the batch"),
-        ({"ids": {2: "seq"}}, ValueError, r"\[2\]: expected a dim from 1 to 1"),
+        ({"ids": {2: "seq"}}, ValueError, r"\[2\]: invalid dim .expected a dim from 1 to 1"),
         ({"ids": {1: "batch"}}, ValueError, "'batch'"),
         ({"ids": {1: "two words"}}, ValueError, "'two words'"),
         ({"ids": {1: 7}}, TypeError, "7 .*'seq'"),

@@ -144,8 +144,8 @@ TEST(ImageDecoderTest, RejectsImagesThatATransformDoesNotFit) {
                HasSubstr("resize: would make an image of 10000 x 15000, which has 150000000")));
   EXPECT_THAT(Make({ToFloat{}, Resize{{7'000}}, CenterCrop{1, 1}})->Decode({{file, 3}}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("resize: would make an image of 7000 x 10500 pixels, with which "
-                                 "the resizes make 882000000 bytes (expected at most 268435456)")));
+                       HasSubstr("resize: at 7000 x 10500 pixels, the resized images of this row "
+                                 "take 882000000 bytes in total (expected at most 268435456)")));
 }
 
 TEST(ImageDecoderTest, DrawsNumbersFromSeedEpochAndRow) {

@@ -267,7 +267,7 @@ TEST(ParseConfigTest, RejectsInvalidDecoders) {
   EXPECT_THAT(ParseDecode("x", "{"), StatusIs(kInvalid, HasSubstr("parameters[\"decode.x\"]")));
   EXPECT_THAT(
       ParseDecode("x", R"({"image": {"transforms": [{"random_crop": {"size": [4]}}]}})"),
-      StatusIs(kInvalid, HasSubstr("random_crop is random (expected no random transforms")));
+      StatusIs(kInvalid, HasSubstr("random_crop is random (only training jobs can use random")));
   for (const char* mask : {"ids", "none"}) {
     EXPECT_THAT(
         ParseDecode("ids", absl::StrCat(R"({"tokenizer": "t.json", "mask": ")", mask, "\"}")),

@@ -216,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(
                   *data->add_inputs() = data->inputs(0);
                 }},
         BadSpec{
-            "spec.infer.data.targets", "expected none",
+            "spec.infer.data.targets", "takes no targets",
             [](auto* spec) { spec->mutable_infer()->mutable_data()->add_targets()->set_name("t"); },
             true},
         BadSpec{"spec.infer.output.path", "missing",

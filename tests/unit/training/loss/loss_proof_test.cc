@@ -147,7 +147,7 @@ TEST(ProvePartsTest, ASumIsOneOfSums) {
   const at::Tensor y = Normal({9, 3});
   EXPECT_THAT(Prove(Sum, x, y, Reduction::kSum), IsOk());
   EXPECT_THAT(Prove(Sum, x, y),
-              StatusIs(kFailed, HasSubstr("or reduction sum if it is a sum over rows")));
+              StatusIs(kFailed, HasSubstr("or reduction sum for a sum over rows")));
   EXPECT_THAT(
       Prove([](const auto& o, const auto& t) { return at::mse_loss(o, t); }, x, y, Reduction::kSum),
       StatusIs(kFailed, HasSubstr("expected a sum over rows")));

@@ -243,9 +243,9 @@ TEST(LossCreateTest, AModelsOwnLossIsAnOutputAndNothingElse) {
   EXPECT_THAT(loss.outputs(), ElementsAre(1));
   EXPECT_THAT(Create(loss.spec(), LossMode::kModel), IsOk());
   EXPECT_THAT(Create({.name = "mse"}, LossMode::kModel),
-              RefusesField("losses[2].name", HasSubstr("expected none")));
+              RefusesField("losses[2].name", HasSubstr("leave it empty")));
   EXPECT_THAT(Create({.target = "y"}, LossMode::kModel),
-              RefusesField("losses[2].target", HasSubstr("expected none")));
+              RefusesField("losses[2].target", HasSubstr("leave it empty")));
   EXPECT_THAT(Create({.beta = 1}, LossMode::kModel),
               RefusesField("losses[2].beta", HasSubstr("that the model computes has none")));
 }

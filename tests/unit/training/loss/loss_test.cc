@@ -330,7 +330,7 @@ TEST(LossCheckTargetTest, AnOutputWithoutClasses) {
   for (const char* name : {"cross_entropy", "nll"}) {
     for (const HostTensor& target : {values, Classes({0})}) {
       EXPECT_THAT(Make({.name = name}).CheckTargets({{-1}}, {target}),
-                  RefusesField("losses[0].output", HasSubstr("has shape [-1]; expected [rows, ")));
+                  RefusesField("losses[0].output", HasSubstr("has shape [-1] (expected [rows, ")));
     }
   }
   EXPECT_THAT(Make({.name = "mse"}).CheckTargets({{}}, {values}),
@@ -515,7 +515,8 @@ TEST(LossComputeTest, RejectsVariancesOfOtherShapes) {
   }
   for (const at::Tensor& variance : {at::ones({4, 2}), at::ones({4, 3, 1})}) {
     EXPECT_THAT(RefusalOf(spec, {mean, variance}, target),
-                RefusesField("losses[0].outputs[1]", HasSubstr("[4, 3] of 'a', which may lack")));
+                RefusesField("losses[0].outputs[1]",
+                             HasSubstr("[4, 3] of 'a'; the last dimension may be missing")));
   }
 }
 
@@ -579,10 +580,10 @@ TEST(LossComputeTest, CtcNamesTheTargetThatIsOutOfRange) {
                 RefusesField("targets[2]", AllOf(HasSubstr("in row 2"),
                                                  HasSubstr("1 to 5, the time steps of 'frames'"))));
   }
-  EXPECT_THAT(
-      refusal({.name = "ctc", .output = "frames", .input_lengths = "steps", .blank = 3}, {2, 1, 2},
-              {5, 5, 5}),
-      RefusesField("losses[0].blank", HasSubstr("3 is out of range; output 'frames' has 3")));
+  EXPECT_THAT(refusal({.name = "ctc", .output = "frames", .input_lengths = "steps", .blank = 3},
+                      {2, 1, 2}, {5, 5, 5}),
+              RefusesField("losses[0].blank",
+                           HasSubstr("3 is out of range (expected 0 to 2: output 'frames' has 3")));
   std::vector<HostTensor> targets = Sequences({2, 1, 2}, {5, 5, 5});
   targets[1] = MakeHost<int32_t>("targets[1]", {3}, {2, 1, 2});
   EXPECT_THAT(RefusalOf(spec, {Frames()}, targets),

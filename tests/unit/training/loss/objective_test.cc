@@ -116,7 +116,7 @@ TEST(ObjectiveCreateTest, TakesAsManyLossesAsTheModeDoes) {
   }
   TrainerSpec client = SpecOf({{.name = "mse"}}, LossMode::kClient);
   EXPECT_THAT(Objective::Create(&client, Config()),
-              RefusesField("losses", HasSubstr("expected none")));
+              RefusesField("losses", HasSubstr("leave it empty")));
   client.losses.clear();
   EXPECT_THAT(Objective::Create(&client, Config()), IsOk());
   EXPECT_THAT(client.losses, IsEmpty());

@@ -243,7 +243,7 @@ TEST_F(LoadTest, RejectsDuplicateState) {
 TEST_F(LoadTest, RejectsAnotherOptimizersState) {
   state_[0].name = "a.momentum_buffer";
   ExpectRefused({1, 1, 1, 0, 0}, absl::StatusCode::kFailedPrecondition,
-                "a.momentum_buffer is not of this model with Adam");
+                "'a.momentum_buffer' does not match this model and optimizer Adam");
 }
 
 TEST_F(LoadTest, RejectsAnotherShapeOrDatatype) {

@@ -138,7 +138,7 @@ TEST(EvaluationTest, IntersectionOverUnionOfTheClassesThatOccur) {
   ASSERT_THAT(absent.Add(Outputs(Logits().roll({1}, {1})), {zeros}, 0, 2), IsOk());
   EXPECT_THAT(absent.Add(Outputs(Logits().narrow(1, 0, 2)),
                          {MakeHost<int64_t>("targets[0]", {2, 2}, {0, 0, 1, 1})}, 0, 2),
-              StatusIs(kFailed, HasSubstr("iou is of one number of classes; these are 2 after 3")));
+              StatusIs(kFailed, HasSubstr("iou: the batch has 2 classes, earlier batches had 3")));
 }
 
 TEST(EvaluationTest, CountsTheErrorsOfGreedyDecoding) {
@@ -246,7 +246,7 @@ TEST(EvaluationTest, NeedsALossOrAMetricAndATarget) {
               StatusIs(kFailed, AllOf(HasSubstr("the client computes"),
                                       HasSubstr("at least one of accuracy, top_k"))));
   EXPECT_THAT(Evaluation::Create({"mse"}, 5, Make({}, LossMode::kModel)),
-              StatusIs(kFailed, HasSubstr("metrics[0]: there is no target")));
+              StatusIs(kFailed, HasSubstr("metrics[0]: mse needs a target, but no loss has one")));
   EXPECT_THAT(Evaluation::Create({"label_error_rate"}, 5, Make({{.name = "mse"}})),
               StatusIs(kFailed, HasSubstr("expected ctc as the first loss")));
 }
@@ -284,11 +284,11 @@ TEST(EvaluationTest, ChecksMetricsWithoutData) {
 TEST(EvaluationTest, ConfusionIsOfSoManyClasses) {
   Evaluation many = Of({"confusion"}, {{.name = "cross_entropy"}});
   EXPECT_THAT(many.Add(Outputs(at::zeros({1, 5000}, at::kDouble)), {Classes({1})}, 0, 1),
-              StatusIs(kFailed, HasSubstr("at most 2048 classes; these are 5000")));
+              StatusIs(kFailed, HasSubstr("the batch has 5000 classes (expected at most 2048)")));
   Evaluation other = Of({"confusion"}, {{.name = "cross_entropy"}});
   ASSERT_THAT(other.Add(Outputs(at::zeros({1, 3}, at::kDouble)), {Classes({1})}, 0, 1), IsOk());
   EXPECT_THAT(other.Add(Outputs(at::zeros({1, 4}, at::kDouble)), {Classes({1})}, 0, 1),
-              StatusIs(kFailed, HasSubstr("these are 4 after 3")));
+              StatusIs(kFailed, HasSubstr("the batch has 4 classes, earlier batches had 3")));
 }
 
 }  // namespace

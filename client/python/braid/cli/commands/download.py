@@ -34,7 +34,9 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error).replace("`format`", "--format")) from None
     if trainable_only and chosen != "safetensors":
-        raise click.UsageError("--trainable-only: expected a FILE that ends in .safetensors")
+        raise click.UsageError(
+            f"--trainable-only: invalid FILE {file!r} (expected a name that ends in .safetensors)"
+        )
     with settings.connect(flags) as client:
         size = client.trainer(trainer).download(file, format, trainable_only=trainable_only)
     if flags.json:

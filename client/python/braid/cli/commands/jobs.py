@@ -75,7 +75,7 @@ def submit(flags: Flags, spec: str, job_id: str | None, wait: bool, dry_run: boo
     from braid.cli import job_specs
 
     if dry_run and wait:
-        raise errors.usage("--wait", "given with --dry-run", "expected one of them")
+        raise errors.usage("--wait", "given with --dry-run", "give only one of them")
     values = job_specs.read(spec)
     with settings.connect(flags) as client, job_specs.errors_by_key(values):
         if dry_run:

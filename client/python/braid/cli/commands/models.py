@@ -133,7 +133,7 @@ def unpin(flags: Flags, model: str) -> None:
 def label(flags: Flags, model: str, label: str, version: int | None, remove: bool) -> None:
     if remove == (version is not None):
         problem = "given with --remove" if remove else "missing"
-        expected = "expected one of them" if remove else "give a version, or --remove"
+        expected = "give only one of them" if remove else "give a version, or --remove"
         raise errors.usage("VERSION", problem, expected)
     with settings.connect(flags) as client:
         previous = client.set_label(model, label, version)

@@ -67,7 +67,7 @@ def command(flags: Flags, once: bool, interval: float, metrics: str | None) -> i
 
 
 def _try_once(client: braid.Client) -> None:
-    """Makes calls fail at once where the server is away: this command tries again by itself."""
+    """Makes calls fail at once if the server is unreachable: this command retries by itself."""
     from braid._channel import RetryPolicy
 
     client._channel.retry = RetryPolicy(attempts=1)
@@ -92,7 +92,7 @@ class _Source:
         self._before: Sample | None = None
 
     def take(self) -> View:
-        """Returns the figures since the call before. Raises BraidError if the server is away."""
+        """Returns the figures since the last call. Raises BraidError without a server."""
         from braid.cli.top import samples, view
 
         now = samples.take(self._client, self._metrics, self._timeout)

@@ -91,7 +91,7 @@ class BatchDims:
             raise ExportError("batch_dim: the module is TorchScript (expected a Python module)")
         if module._forward_pre_hooks or module._forward_hooks:
             raise ExportError(
-                "batch_dim: the module has a forward hook (expected none: call the module in "
+                "batch_dim: the module has a forward hook (call the module in "
                 "forward() of another one, and export that)"
             )
         try:

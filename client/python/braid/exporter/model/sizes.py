@@ -177,7 +177,7 @@ def _check_dim(where: str, dim: Any, example: torch.Tensor, batch_dim: int) -> i
     if not whole or not -example.dim() <= dim < example.dim():
         others = f"0 to {example.dim() - 1}, without {batch_dim}"
         expected = others if batch_dim else f"1 to {example.dim() - 1}"
-        raise ValueError(f"{where}: expected a dim from {expected}")
+        raise ValueError(f"{where}: invalid dim (expected a dim from {expected})")
     place = dim % example.dim()
     if place == batch_dim:
         raise ValueError(f"{where}: dim {batch_dim} is the batch, which takes any size")

@@ -14,20 +14,21 @@ namespace braid {
 
 // Interceptor for the methods that start with a prefix. Cancels their calls beyond the limits.
 // Owned by the gRPC server; thread-safe.
-class WatchLimit final : public grpc::experimental::ServerInterceptorFactoryInterface {
+class OpenCallLimit final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   static constexpr absl::string_view kHealth = "/grpc.health.v1.Health/Watch";
   static constexpr absl::string_view kReflection = "/grpc.reflection.";
 
-  // methods: prefix of method names; a string literal. Limits count open calls: of all connections,
-  // and of one.
-  WatchLimit(absl::string_view methods, int max_calls, int max_per_connection)
+  // methods: prefix of method names; a string literal. max_calls: open calls over all connections.
+  // max_per_connection: open calls of one connection.
+  OpenCallLimit(absl::string_view methods, int max_calls, int max_per_connection)
       : methods_(methods), max_calls_(max_calls), max_per_connection_(max_per_connection) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       grpc::experimental::ServerRpcInfo* info) override;
 
-  // Counts a call of `peer`. False beyond a limit; else Close() must follow.
+  // Registers a call from `peer`. Returns false if a limit is reached; otherwise the caller must
+  // call Close().
   bool Open(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
   void Close(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 

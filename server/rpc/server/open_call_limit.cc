@@ -1,4 +1,4 @@
-#include "server/rpc/server/watch_limit.h"
+#include "server/rpc/server/open_call_limit.h"
 
 #include <string>
 
@@ -11,16 +11,17 @@ namespace {
 using grpc::experimental::InterceptionHookPoints;
 
 // Interceptor of one call. Owned by gRPC.
-class Watch final : public grpc::experimental::Interceptor {
+class LimitedCall final : public grpc::experimental::Interceptor {
  public:
-  Watch(grpc::experimental::ServerRpcInfo* info, WatchLimit* limit) : info_(info), limit_(limit) {}
-  ~Watch() override {
+  LimitedCall(grpc::experimental::ServerRpcInfo* info, OpenCallLimit* limit)
+      : info_(info), limit_(limit) {}
+  ~LimitedCall() override {
     if (open_) {
       limit_->Close(peer_);
     }
   }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
+  LimitedCall(const LimitedCall&) = delete;
+  LimitedCall& operator=(const LimitedCall&) = delete;
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
     // Synchronous calls have no peer before this hook.
@@ -36,20 +37,20 @@ class Watch final : public grpc::experimental::Interceptor {
 
  private:
   grpc::experimental::ServerRpcInfo* const info_;
-  WatchLimit* const limit_;
+  OpenCallLimit* const limit_;
   std::string peer_;
   bool open_ = false;
 };
 
 }  // namespace
 
-grpc::experimental::Interceptor* WatchLimit::CreateServerInterceptor(
+grpc::experimental::Interceptor* OpenCallLimit::CreateServerInterceptor(
     grpc::experimental::ServerRpcInfo* info) {
-  return absl::StartsWith(info->method(), methods_) ? new Watch(info, this)
+  return absl::StartsWith(info->method(), methods_) ? new LimitedCall(info, this)
                                                     : nullptr;  // owned by gRPC
 }
 
-bool WatchLimit::Open(const std::string& peer) {
+bool OpenCallLimit::Open(const std::string& peer) {
   const absl::MutexLock lock(&mu_);
   const auto found = calls_per_peer_.find(peer);
   const int calls = found == calls_per_peer_.end() ? 0 : found->second;
@@ -61,7 +62,7 @@ bool WatchLimit::Open(const std::string& peer) {
   return true;
 }
 
-void WatchLimit::Close(const std::string& peer) {
+void OpenCallLimit::Close(const std::string& peer) {
   const absl::MutexLock lock(&mu_);
   --open_;
   if (const auto found = calls_per_peer_.find(peer); --found->second == 0) {

@@ -1,4 +1,4 @@
-// Lists of names for messages.
+// Shortens lists of names for messages.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace braid {
 
 // Returns the first names, for example "'conv1', 'bn1', … (62 in all)"; "none" without names.
-inline std::string SomeNames(const std::vector<std::string>& names) {
+inline std::string AbbreviateNames(const std::vector<std::string>& names) {
   constexpr size_t kMaxNames = 5;
   if (names.empty()) {
     return "none";

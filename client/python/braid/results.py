@@ -30,7 +30,8 @@ class OperationResult:
 
     step: number of updates so far.
     sequence: sequence number of the operation, from 1 per trainer.
-    durable_sequence: sequence number of the trainer's newest checkpoint; 0: none.
+    durable_sequence: sequence number of the trainer's newest checkpoint; 0: none, or only the
+        initial one.
     chunks: split of the batch, in order; empty without `report_split`.
     replayed: True if the operation was applied before; this is its recorded reply.
     phases: seconds by phase ("queue", "forward", "reduce", ...), in order; the maximum over
@@ -126,7 +127,7 @@ class TrainerInfo:
     devices: devices with a replica, the primary first.
     step: number of updates.
     applied_sequence: sequence number of the last applied operation; 0: none.
-    durable_sequence: sequence number of the newest checkpoint; 0: none.
+    durable_sequence: sequence number of the newest checkpoint; 0: none, or only the initial one.
     accumulated: `forward_backward` and `backward` calls since the last update.
     skipped: batches and updates skipped because a loss or gradient was not finite.
     lr: learning rate of the next update, for parameters outside groups.
@@ -134,9 +135,10 @@ class TrainerInfo:
         outside groups. Only of groups with parameters to update.
     memory: memory per device.
     id: unique ID, which distinguishes trainers that had the same name.
-    last_operator: ID of the client of the last operation, or a text of the server after a
-        checkpoint was restored; "": none or unknown.
+    last_operator: ID of the client of the last operation, or a new ID after a checkpoint was
+        restored; "": none or unknown.
     notes: differences between a training step and the same step on one device, one sentence each.
+        Batch norm without `sync_batch_norm` is not among them.
     """
 
     name: str

@@ -245,8 +245,8 @@ class Trainer:
             loss, or with loss_mode "client" the first output and "target".
         Does not change the trainer. Other operations may run between batches; each batch uses the
         weights at its time, and the result's `step` is that of the last batch. Iterates `batches`
-        in the calling thread. Does not retry: raises Unavailable if the connection breaks. Raises
-        ValueError if there are no batches.
+        in the calling thread. Waits for the server before the first batch; raises Unavailable if
+        the connection breaks later. Raises ValueError if there are no batches.
         """
         requests = _evaluate_requests(self._name, batches, metrics, k)
         call = partial(self._client._channel.call_feeding, TRAINING["Evaluate"], requests)
@@ -260,7 +260,7 @@ class Trainer:
         return self._handle.save_checkpoint(timeout)
 
     def list_checkpoints(self, *, timeout: float | None = None) -> list[Checkpoint]:
-        """Lists the trainer's checkpoints, the oldest first."""
+        """Lists the trainer's checkpoints, the oldest first; a restored one is the newest."""
         method = TRAINING["ListCheckpoints"]
         request = method.request(trainer=self._name)
         reply = self._client._channel.call(method, request, timeout)

@@ -74,7 +74,7 @@ HASH = "0" * 64
         (f"infer sha256:{HASH[1:]} ann\n", ":1: the second word, of 70 bytes, is not the hash"),
         (f"infer sha256:{HASH[1:]}g ann\n", "expected sha256: and 64 hexadecimal digits"),
         (f"# one\n\ninfer sha256:{HASH} ann b\n", ":3: has more than three words"),
-        (f"infer sha256:{HASH} ann\ntrain sha256:{HASH} bob\n", ":2: the token of 'bob'"),
+        (f"infer sha256:{HASH} ann\ntrain sha256:{HASH} bob\n", ":2: duplicate token: 'bob'"),
         (f"infer sha256:{HASH} ann\ninfer sha256:{HASH[1:]}1 ann\n", ":2: duplicate name 'ann'"),
     ],
 )

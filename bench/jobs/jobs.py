@@ -33,6 +33,7 @@ THREADS = int(os.environ.get("THREADS", "2"))
 # Rows per batch of the plain scoring loop.
 PLAIN_BATCHES = (8_192, 65_536)
 # One-row requests per second to the model "mlp".
+COPIES = 100
 RATE = 50
 LIMIT_SECONDS = 1200
 
@@ -71,6 +72,15 @@ class Bench:
         return path
 
 
+    def write_long_table(self) -> Path:
+        """Links the table into a folder COPIES times, for a job that does not end during a load."""
+        table, folder = self.write_table(), self.folder / "data/long"
+        folder.mkdir()
+        for copy in range(COPIES):
+            (folder / f"{copy:03}.parquet").hardlink_to(table)
+        return folder
+
+
 def _train(client: braid.Client, epochs: int) -> braid.jobs.Job:
     return client.jobs.train(
         "fashion",
@@ -86,10 +96,10 @@ def _train(client: braid.Client, epochs: int) -> braid.jobs.Job:
     )
 
 
-def _score(client: braid.Client) -> braid.jobs.Job:
+def _score(client: braid.Client, path: str = "table.parquet") -> braid.jobs.Job:
     return client.jobs.infer(
         "scorer",
-        data={"path": "table.parquet", "inputs": {"input": COLUMNS}},
+        data={"path": path, "inputs": {"input": COLUMNS}},
         output={"path": "scores.parquet", "overwrite": True},
     )
 
@@ -173,7 +183,7 @@ def requests(bench: Bench) -> None:
     heading(f"{RATE} requests per second next to jobs, p99 in ms", bench.rounds)
     with bench.server() as server, braid.connect(server.address) as client:
         bench.write_images()
-        bench.write_table()
+        long_table = bench.write_long_table().name
 
         def p99() -> float:
             report = load(server.address, bench.seconds, shape=(1, 784), rate=RATE)
@@ -193,7 +203,7 @@ def requests(bench: Bench) -> None:
             return measured
 
         p99()  # warms up
-        train, score = (lambda: _train(client, 10_000)), (lambda: _score(client))
+        train, score = (lambda: _train(client, 10_000)), (lambda: _score(client, long_table))
         sides = {
             "a scoring job": (score,),
             "a training job": (train,),

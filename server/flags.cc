@@ -330,6 +330,10 @@ void AddLimitFlags(CLI::App* app, Options* options) {
                   "Trainers at the same time; more fail with RESOURCE_EXHAUSTED")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
+  app->add_option("--trainer_memory", options->trainer_memory,
+                  "Bytes per device for trainers; beyond it, idle ones are saved in --data_dir and "
+                  "read again when they are used (default: half of the device's memory)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 60));
 }
 
 void AddJobFlags(CLI::App* app, Options* options, double* retention_days) {

@@ -109,8 +109,10 @@ struct Options {
   bool refuse_compression = false;
   // Largest message received, after decompression. At most 2 GiB, a limit of protobuf.
   int max_message_bytes = std::numeric_limits<int>::max();
-  // Trainers that may exist at the same time. Each has threads, replicas and metrics.
-  int64_t max_trainers = 64;
+  // Trainers that may exist at the same time, in memory and on disk.
+  int64_t max_trainers = 10'000;
+  // Bytes per device beyond which idle trainers leave memory. nullopt: half of the device's memory.
+  std::optional<int64_t> trainer_memory;
   // Jobs that run, and that wait or are paused, at the same time.
   int64_t max_running_jobs = 1;
   int64_t max_running_jobs_per_identity = 0;  // 0: no limit

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <set>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -86,6 +89,16 @@ std::set<std::string> GpuNames(const std::vector<DeviceSlotView>& slots) {
     }
   }
   return names;
+}
+
+// Returns TrainerServices::memory.
+std::map<std::string, int64_t> TrainerMemory(const DevicePool& pool,
+                                             std::optional<int64_t> bytes_per_device) {
+  std::map<std::string, int64_t> limits = pool.memory();
+  for (auto& [device, bytes] : limits) {
+    bytes = bytes_per_device.value_or(bytes / 2);
+  }
+  return limits;
 }
 
 // Prefixes an error with the flag.
@@ -450,7 +463,8 @@ class Server::Parts {
     trainers_ = std::make_unique<TrainerRegistry>(
         TrainerServices{models_.get(), publisher_.get(), &metrics_, &trainer_pools_,
                         profiler_.get(), options_.overlap_reduction, pool_->training_workers(),
-                        pool_->background_workers(), job_gate_.get(), tracking_.get()},
+                        pool_->background_workers(), job_gate_.get(), tracking_.get(),
+                        TrainerMemory(*pool_, options_.trainer_memory)},
         std::move(storage), ReadStoredSpec, static_cast<size_t>(options_.max_trainers));
     return absl::OkStatus();
   }

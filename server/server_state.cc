@@ -118,7 +118,9 @@ ServerState ServerStateReader::Read() const {
   }
   const std::vector<TrainerState> trainers = trainers_->States();
   for (const TrainerState& trainer : trainers) {
-    ++(trainer.failed ? state.failed_trainers : state.running_trainers);
+    ++(trainer.failed    ? state.failed_trainers
+       : trainer.on_disk ? state.trainers_on_disk
+                         : state.running_trainers);
   }
   AddJobs(*jobs_, &state);
   if (datasets_ != nullptr) {

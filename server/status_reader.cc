@@ -55,6 +55,9 @@ std::vector<TrainerReport> ReadTrainers(const std::vector<TrainerState>& states,
                                         const std::map<std::string, double>& losses) {
   std::vector<TrainerReport> trainers;
   for (const TrainerState& state : states) {
+    if (state.on_disk) {
+      continue;  // There may be thousands of them.
+    }
     TrainerReport& trainer =
         trainers.emplace_back(TrainerReport{state.name, state.model, state.failed, state.step,
                                             std::nullopt, state.lr, 0, state.devices});

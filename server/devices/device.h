@@ -80,6 +80,8 @@ class Device {
   virtual int threads() const = 0;
   // Empty for a CPU slot.
   virtual GpuId gpu() const { return {}; }
+  // Bytes of the whole GPU; nullopt for a CPU slot.
+  virtual std::optional<int64_t> total_memory() const { return std::nullopt; }
   // Memory of the whole GPU; nullopt for a CPU slot. Thread-safe.
   virtual std::optional<AllocatorMemory> allocator_memory() const { return std::nullopt; }
   // Number of GPU allocations that failed for lack of memory, of all threads; 0 for a CPU slot.

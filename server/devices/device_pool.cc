@@ -13,6 +13,7 @@
 #include "server/devices/cuda_backend.h"
 #include "server/devices/device.h"
 #include "server/devices/host_allocator.h"
+#include "server/devices/host_memory.h"
 #include "server/devices/run_on.h"
 #include "server/telemetry/log.h"
 
@@ -143,6 +144,20 @@ std::vector<Worker*> DevicePool::training_workers() const {
 
 std::vector<Worker*> DevicePool::background_workers() const {
   return WithShared(background_workers_, workers_);
+}
+
+std::map<std::string, int64_t> DevicePool::memory() const {
+  std::map<std::string, int64_t> slots;  // of each device
+  for (const auto& worker : workers_) {
+    ++slots[worker->torch_device().str()];
+  }
+  const int64_t host = ReachableHostBytes("/");
+  std::map<std::string, int64_t> memory;
+  for (const auto& worker : workers_) {
+    memory[worker->name()] =
+        worker->device().total_memory().value_or(host) / slots[worker->torch_device().str()];
+  }
+  return memory;
 }
 
 std::vector<DeviceSlotView> DevicePool::View() const {

@@ -1,8 +1,11 @@
 // Workers of all device slots.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -48,6 +51,8 @@ class DevicePool {
   std::vector<Worker*> training_workers() const;
   // Same for trainers of jobs. On a CPU slot, its thread has the lowest priority.
   std::vector<Worker*> background_workers() const;
+  // Returns the bytes of memory of each slot, by its name: an equal share of its device's memory.
+  std::map<std::string, int64_t> memory() const;
   // Returns the current state of each slot.
   std::vector<DeviceSlotView> View() const;
   // Returns access to memory of all GPUs that the process may use, with or without slots.

@@ -77,15 +77,14 @@ void RegistryTrainer::Step(int64_t sequence, TrainingBatch batch, OperationDone 
 }
 
 absl::StatusOr<EvaluationResult> RegistryTrainer::Evaluate(BatchStream* batches) {
-  BRAID_ASSIGN_OR_RETURN(EvaluationRun run, trainers_->StartEvaluation(spec_.name, metrics_, k_));
-  run.layout = BatchLayout::kRowsFirst;
+  EvaluationRun run{spec_.name, metrics_, k_, BatchLayout::kRowsFirst};
   while (true) {
     BRAID_ASSIGN_OR_RETURN(std::optional<TrainingBatch> batch, batches->Next());
     if (!batch) {
       return TrainerRegistry::Result(run);
     }
     BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<int64_t>>([&](auto done) {
-                            trainers_->Evaluate(run, std::move(batch->inputs),
+                            trainers_->Evaluate(&run, std::move(batch->inputs),
                                                 std::move(batch->targets), done);
                           }).status());
   }

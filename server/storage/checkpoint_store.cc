@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/base/abbreviate_names.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/storage/files.h"
@@ -235,8 +236,13 @@ absl::StatusOr<std::string> CheckpointStore::Find(absl::string_view name) const 
   if (const auto found = FindNamed(damaged_, name); found != damaged_.end()) {
     return found->status;
   }
-  return absl::NotFoundError(
-      absl::StrCat("unknown checkpoint '", absl::Utf8SafeCHexEscape(Excerpt(name)), "'"));
+  std::vector<std::string> names;
+  for (auto info = infos_.rbegin(); info != infos_.rend(); ++info) {
+    names.push_back(info->name);
+  }
+  return absl::NotFoundError(absl::StrCat("unknown checkpoint '",
+                                          absl::Utf8SafeCHexEscape(Excerpt(name)),
+                                          "' (expected one of ", AbbreviateNames(names), ")"));
 }
 
 absl::Status CheckpointStore::Unreadable() const {

@@ -112,7 +112,7 @@ const std::vector<MetricDescription>& StateMetrics::Descriptions() {
        "braid_trainers",
        MetricType::Gauge,
        {"state"},
-       "Trainers by state: running or failed (an update was interrupted)."},
+       "Trainers by state: running, on_disk or failed (an update was interrupted)."},
       {MetricGroup::kJobs,
        "braid_jobs",
        MetricType::Gauge,
@@ -224,6 +224,7 @@ std::vector<MetricFamily> StateMetrics::Collect() const {
   }
   add(kTrainers, {"running"}, static_cast<double>(state.running_trainers));
   add(kTrainers, {"failed"}, static_cast<double>(state.failed_trainers));
+  add(kTrainers, {"on_disk"}, static_cast<double>(state.trainers_on_disk));
   for (const JobsInState& jobs : state.jobs) {
     add(kJobs, {jobs.kind, jobs.state}, static_cast<double>(jobs.jobs));
   }

@@ -64,6 +64,7 @@ struct ServerState {
   std::vector<DeviceState> devices = {};
   int64_t running_trainers = 0;
   int64_t failed_trainers = 0;
+  int64_t trainers_on_disk = 0;
   std::vector<JobsInState> jobs = {};
   std::vector<RunningJobState> running_jobs = {};
   std::optional<int64_t> dataset_bytes = std::nullopt;  // nullopt: no uploads

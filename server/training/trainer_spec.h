@@ -305,7 +305,8 @@ struct DeviceMemory {
 struct TrainerState {
   std::string name;
   std::string model;
-  bool failed = false;  // an update was interrupted: Trainer::Poison()
+  bool failed = false;   // an update was interrupted: Trainer::Poison()
+  bool on_disk = false;  // it is read when it is used
   int64_t step = 0;
   double lr = 0;
   std::vector<std::string> devices;
@@ -331,6 +332,7 @@ struct TrainerInfo {
   std::vector<std::string> notes;
   // Learning rates of the next update, one per group with parameters to update.
   std::vector<GroupLearningRate> lrs;
+  bool on_disk = false;  // it is read when it is used
 };
 
 }  // namespace braid

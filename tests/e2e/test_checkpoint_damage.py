@@ -144,7 +144,10 @@ def test_checkpoint_of_a_newer_server_is_not_skipped(tmp_path: Path) -> None:
         server.kill()
         make_newer(server.checkpoints("noisy") / saved.name)
         server.start()
-        assert [info.name for info in client.trainers()] == ["other"]
+        assert [(info.name, info.on_disk) for info in client.trainers()] == [
+            ("noisy", True),
+            ("other", False),
+        ]
         assert "format_version 3" in server.log
         with pytest.raises(grpc.RpcError) as caught:
             restore(server, "noisy")
@@ -196,7 +199,10 @@ def test_checkpoint_of_another_trainer_is_rejected(tmp_path: Path, change: str) 
             server.checkpoints("theirs") / saved.name, server.checkpoints("mine") / saved.name
         )
         server.start()
-        assert [info.name for info in client.trainers()] == ["theirs"]
+        assert [(info.name, info.on_disk) for info in client.trainers()] == [
+            ("mine", True),
+            ("theirs", False),
+        ]
         failed = "trainer 'mine': cannot be restored"
         (line,) = [line for line in server.log.splitlines() if failed in line]
         assert ("optimizer 'Adam'" if change == "optimizer" else "model 'other'") in line

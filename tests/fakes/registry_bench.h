@@ -2,15 +2,18 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "server/training/trainer/trainer_registry.h"
 #include "server/training/trainer/trainer_storage.h"
+#include "tests/fakes/temp_dir.h"
 #include "tests/fakes/trainer_bench.h"
 
 namespace braid {
@@ -32,8 +35,10 @@ class RegistryTest : public ::testing::Test {
       ASSERT_TRUE(opened.ok()) << opened.status();
       storage = *std::move(opened);
     }
+    TrainerServices services = bench_->services();
+    services.memory = memory_;
     registry_.emplace(
-        bench_->services(), std::move(storage),
+        services, std::move(storage),
         [this](const std::string& request) -> absl::StatusOr<TrainerSpec> {
           const auto found = requests_.find(request);
           if (found == requests_.end()) {
@@ -41,7 +46,7 @@ class RegistryTest : public ::testing::Test {
           }
           return found->second;
         },
-        kMost);
+        most_);
   }
   void Stop() {
     registry_.reset();
@@ -66,6 +71,16 @@ class RegistryTest : public ::testing::Test {
     registry_->Submit(name, std::move(operation), pending.done());
     return pending.Wait();
   }
+  absl::StatusOr<TrainerInfo> Get(const std::string& name) {
+    Pending<absl::StatusOr<TrainerInfo>> pending;
+    registry_->Get(name, pending.done());
+    return pending.Wait();
+  }
+  absl::StatusOr<std::vector<CheckpointInfo>> Checkpoints(const std::string& name) {
+    Pending<absl::StatusOr<std::vector<CheckpointInfo>>> pending;
+    registry_->ListCheckpoints(name, pending.done());
+    return pending.Wait();
+  }
   absl::StatusOr<CheckpointInfo> Save(const std::string& name) {
     Pending<absl::StatusOr<CheckpointInfo>> pending;
     registry_->SaveCheckpoint(name, pending.done());
@@ -86,6 +101,9 @@ class RegistryTest : public ::testing::Test {
   TrainerRegistry& registry() { return *registry_; }
   TrainerBench& bench() { return *bench_; }
 
+  // Arguments of the next Start().
+  std::map<std::string, int64_t> memory_;  // TrainerServices::memory
+  size_t most_ = kMost;
   // By what Create() stored of them.
   std::map<std::string, TrainerSpec> requests_;
 
@@ -93,6 +111,17 @@ class RegistryTest : public ::testing::Test {
   const std::string data_dir_;
   std::optional<TrainerBench> bench_;
   std::optional<TrainerRegistry> registry_;
+};
+
+class WithDataDirectory {
+ protected:
+  const TempDir dir_;
+};
+
+// With a data directory.
+class StoredRegistryTest : protected WithDataDirectory, public RegistryTest {
+ protected:
+  StoredRegistryTest() : RegistryTest(dir_.path().string()) {}
 };
 
 }  // namespace braid

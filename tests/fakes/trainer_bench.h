@@ -96,8 +96,13 @@ inline absl::StatusOr<CheckpointInfo> Restore(Trainer& trainer, const std::strin
 }
 // Resumes the trainer, like a start of the server.
 inline absl::StatusOr<CheckpointInfo> Resume(Trainer& trainer) {
+  StoredCheckpoint read;
+  BRAID_RETURN_IF_ERROR(trainer.UseCheckpoints([&](CheckpointStore& store) -> absl::Status {
+    BRAID_ASSIGN_OR_RETURN(read, ReadCheckpoint(store, /*name=*/""));
+    return absl::OkStatus();
+  }));
   Pending<absl::StatusOr<CheckpointInfo>> pending;
-  trainer.Resume(pending.done());
+  trainer.Resume(std::move(read), pending.done());
   return pending.Wait();
 }
 

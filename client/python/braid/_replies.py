@@ -85,6 +85,7 @@ def trainer_info(proto: Any) -> TrainerInfo:
         id=proto.id,
         last_operator=proto.last_operator,
         notes=tuple(proto.notes),
+        on_disk=proto.on_disk,
     )
 
 

@@ -235,15 +235,17 @@ class Client:
         """Waits until the server is ready. Raises DeadlineExceeded after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
+            reason = "it is starting or draining"
             try:
                 left = max(deadline - time.monotonic(), _READY_POLL_SECONDS)
                 if self._ready(None, None, left):
                     return
             except errors.Unavailable as failure:
                 self._channel.outage.on_wait(failure)
+                reason = str(failure)
             if time.monotonic() + _READY_POLL_SECONDS >= deadline:
                 raise errors.DeadlineExceeded(
-                    f"{self._channel.address}: not ready after {timeout} seconds"
+                    f"{self._channel.address}: not ready after {timeout} seconds ({reason})"
                 )
             time.sleep(_READY_POLL_SECONDS)
 

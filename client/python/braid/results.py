@@ -139,6 +139,9 @@ class TrainerInfo:
         restored; "": none or unknown.
     notes: differences between a training step and the same step on one device, one sentence each.
         Batch norm without `sync_batch_norm` is not among them.
+    on_disk: the trainer uses no memory: the server reads it from disk when it is used. In the list
+        of all trainers, one that was not used since the start of the server has only the arguments
+        of its creation, its step and its sequence numbers.
     """
 
     name: str
@@ -159,6 +162,7 @@ class TrainerInfo:
     id: str
     last_operator: str
     notes: tuple[str, ...] = ()
+    on_disk: bool = False
 
     @property
     def loss(self) -> dict[str, Any]:

@@ -64,9 +64,11 @@ class CudaEvent final : public DeviceEvent {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(c10::DeviceIndex index, std::string hardware, GpuId gpu, int threads)
+  CudaDevice(c10::DeviceIndex index, std::string hardware, int64_t total_memory, GpuId gpu,
+             int threads)
       : index_(index),
         hardware_(std::move(hardware)),
+        total_memory_(total_memory),
         gpu_(std::move(gpu)),
         threads_(threads),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_)),
@@ -116,6 +118,7 @@ class CudaDevice final : public Device {
   }
   c10::Device torch_device() const override { return {c10::kCUDA, index_}; }
   std::string hardware() const override { return hardware_; }
+  std::optional<int64_t> total_memory() const override { return total_memory_; }
   int threads() const override { return threads_; }
   GpuId gpu() const override { return gpu_; }
   std::optional<AllocatorMemory> allocator_memory() const override {
@@ -137,6 +140,7 @@ class CudaDevice final : public Device {
 
   const c10::DeviceIndex index_;
   const std::string hardware_;
+  const int64_t total_memory_;
   const GpuId gpu_;
   const int threads_;
   const c10::cuda::CUDAStream stream_;
@@ -203,6 +207,7 @@ class RealCudaBackend final : public CudaBackend {
           properties.major, ".", properties.minor, "): ", ran.message()));
     }
     return std::make_unique<CudaDevice>(device_index, properties.name,
+                                        static_cast<int64_t>(properties.totalGlobalMem),
                                         GpuId{UuidOf(properties), PciIdOf(index)}, threads);
   }
 

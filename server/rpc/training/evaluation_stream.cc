@@ -27,16 +27,15 @@ absl::Status EvaluationStream::Add() {
   BRAID_RETURN_IF_ERROR(
       Admit({.model = {}, .trainer = run_ ? run_->trainer : request().trainer()}));
   if (!run_) {
-    const std::vector<std::string> metrics(request().metrics().begin(), request().metrics().end());
-    BRAID_ASSIGN_OR_RETURN(
-        run_, trainers_->StartEvaluation(request().trainer(), metrics,
-                                         request().k() == 0 ? kDefaultK : request().k()));
+    run_ = {request().trainer(),
+            {request().metrics().begin(), request().metrics().end()},
+            request().k() == 0 ? kDefaultK : request().k()};
   }
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> inputs, ReadTensors(request().inputs(), "inputs"));
   BRAID_ASSIGN_OR_RETURN(std::vector<HostTensor> targets,
                          ReadTensors(request().targets(), "targets"));
   trainers_->Evaluate(
-      *run_, std::move(inputs), std::move(targets),
+      &*run_, std::move(inputs), std::move(targets),
       [this, alive = self()](const absl::StatusOr<int64_t>& step) { OnBatchEvaluated(step); });
   return absl::OkStatus();
 }

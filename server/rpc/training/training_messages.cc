@@ -173,6 +173,7 @@ void WriteTrainer(const TrainerInfo& info, braid::v1::Trainer* message) {
   message->set_accumulated(info.accumulated);
   message->set_skipped(info.skipped);
   message->set_lr(info.lr);
+  message->set_on_disk(info.on_disk);
   WriteRates(info.lrs, message->mutable_lrs());
   for (const DeviceMemory& memory : info.memory) {
     auto* out = message->add_memory();

@@ -125,22 +125,18 @@ TrainingService::Reactor* TrainingService::CreateTrainer(
 TrainingService::Reactor* TrainingService::GetTrainer(Context* context,
                                                       const braid::v1::GetTrainerRequest* request,
                                                       braid::v1::GetTrainerResponse* response) {
-  if (request->settled()) {
-    return HandleUnaryAsync(rpc_, context, "GetTrainer", *request, [&](const Call& call) {
-      trainers_->GetSettled(request->name(),
-                            [call, response](const absl::StatusOr<TrainerInfo>& info) {
-                              if (info.ok()) {
-                                WriteTrainer(*info, response->mutable_trainer());
-                              }
-                              call->Reply(info.status());
-                            });
-      return absl::OkStatus();
-    });
-  }
-  return HandleUnary(rpc_, context, "GetTrainer", *request, [&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
-    BRAID_ASSIGN_OR_RETURN(const TrainerInfo info, trainers_->Get(request->name()));
-    WriteTrainer(info, response->mutable_trainer());
+  return HandleUnaryAsync(rpc_, context, "GetTrainer", *request, [&](const Call& call) {
+    const auto reply = [call, response](const absl::StatusOr<TrainerInfo>& info) {
+      if (info.ok()) {
+        WriteTrainer(*info, response->mutable_trainer());
+      }
+      call->Reply(info.status());
+    };
+    if (request->settled()) {
+      trainers_->GetSettled(request->name(), reply);
+    } else {
+      trainers_->Get(request->name(), reply);
+    }
     return absl::OkStatus();
   });
 }
@@ -245,17 +241,19 @@ TrainingService::Reactor* TrainingService::RestoreCheckpoint(
         trainers_->RestoreCheckpoint(
             request->trainer(), request->checkpoint(),
             [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
-              absl::Status status = info.status();
-              if (status.ok()) {
-                WriteCheckpoint(*info, response->mutable_checkpoint());
-                call->RecordAudit("checkpoint", info->name);
-                const absl::StatusOr<TrainerInfo> trainer = trainers_->Get(request->trainer());
-                status = trainer.status();
-                if (trainer.ok()) {
-                  WriteTrainer(*trainer, response->mutable_trainer());
-                }
+              if (!info.ok()) {
+                call->Reply(info.status());
+                return;
               }
-              call->Reply(status);
+              WriteCheckpoint(*info, response->mutable_checkpoint());
+              call->RecordAudit("checkpoint", info->name);
+              trainers_->Get(request->trainer(),
+                             [call, response](const absl::StatusOr<TrainerInfo>& trainer) {
+                               if (trainer.ok()) {
+                                 WriteTrainer(*trainer, response->mutable_trainer());
+                               }
+                               call->Reply(trainer.status());
+                             });
             });
         return absl::OkStatus();
       });
@@ -264,13 +262,17 @@ TrainingService::Reactor* TrainingService::RestoreCheckpoint(
 TrainingService::Reactor* TrainingService::ListCheckpoints(
     Context* context, const braid::v1::ListCheckpointsRequest* request,
     braid::v1::ListCheckpointsResponse* response) {
-  return HandleUnary(rpc_, context, "ListCheckpoints", *request, [&]() -> absl::Status {
-    BRAID_RETURN_IF_ERROR(rpc_.admission->CheckOpen());
-    BRAID_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> infos,
-                           trainers_->ListCheckpoints(request->trainer()));
-    for (const CheckpointInfo& info : infos) {
-      WriteCheckpoint(info, response->add_checkpoints());
-    }
+  return HandleUnaryAsync(rpc_, context, "ListCheckpoints", *request, [&](const Call& call) {
+    trainers_->ListCheckpoints(
+        request->trainer(),
+        [call, response](const absl::StatusOr<std::vector<CheckpointInfo>>& infos) {
+          if (infos.ok()) {
+            for (const CheckpointInfo& info : *infos) {
+              WriteCheckpoint(info, response->add_checkpoints());
+            }
+          }
+          call->Reply(infos.status());
+        });
     return absl::OkStatus();
   });
 }

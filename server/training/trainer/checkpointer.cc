@@ -10,6 +10,14 @@
 
 namespace braid {
 
+absl::StatusOr<StoredCheckpoint> ReadCheckpoint(CheckpointStore& store, const std::string& name) {
+  BRAID_ASSIGN_OR_RETURN(LoadedCheckpoint loaded,
+                         name.empty() ? store.ReadNewest() : store.Read(name));
+  StoredCheckpoint read{loaded.info, {}, std::move(loaded.files)};
+  BRAID_ASSIGN_OR_RETURN(read.contents, ReadTrainerCheckpoint(loaded.state, read.files));
+  return read;
+}
+
 Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, const HostModel* model,
                            int64_t keep, std::function<void(int64_t sequence)> wait, TaskPool* pool)
     : store_(std::move(store)), model_(model), keep_(keep), wait_(std::move(wait)), queue_(pool) {}
@@ -69,16 +77,10 @@ absl::Status Checkpointer::Use(absl::FunctionRef<absl::Status(CheckpointStore&)>
       [&](auto done) { queue_.Post([this, use, done] { done(use(*store_)); }); });
 }
 
-absl::StatusOr<Checkpointer::Loaded> Checkpointer::Read(const std::string& name) {
-  const auto read = [&]() -> absl::StatusOr<Loaded> {
-    BRAID_ASSIGN_OR_RETURN(LoadedCheckpoint loaded,
-                           name.empty() ? store_->ReadNewest() : store_->Read(name));
-    Loaded whole{loaded.info, {}};
-    BRAID_ASSIGN_OR_RETURN(whole.checkpoint, ReadTrainerCheckpoint(loaded.state, loaded.files));
-    return whole;
-  };
-  return WaitFor<absl::StatusOr<Loaded>>(
-      [&](auto done) { queue_.Post([&read, done] { done(read()); }); });
+absl::StatusOr<StoredCheckpoint> Checkpointer::Read(const std::string& name) {
+  return WaitFor<absl::StatusOr<StoredCheckpoint>>([&](auto done) {
+    queue_.Post([this, &name, done] { done(ReadCheckpoint(*store_, name)); });
+  });
 }
 
 absl::Status Checkpointer::MakeNewest(const std::string& name, const std::string& state) {

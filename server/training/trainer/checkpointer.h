@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,18 @@
 #include "server/training/trainer/host_model.h"
 
 namespace braid {
+
+// A checkpoint that was read.
+struct StoredCheckpoint {
+  CheckpointInfo info;
+  TrainerCheckpoint contents;
+  // Paths of the files, by name; see LoadedCheckpoint.
+  std::map<std::string, std::string> files;
+};
+
+// Reads a checkpoint; an empty name means the newest. Errors as CheckpointStore::Read(), and
+// DATA_LOSS naming what is missing or invalid.
+absl::StatusOr<StoredCheckpoint> ReadCheckpoint(CheckpointStore& store, const std::string& name);
 
 // Owned by a trainer. Thread-safe.
 class Checkpointer {
@@ -37,14 +50,8 @@ class Checkpointer {
   // Returns the number of checkpoints that are queued or being written.
   int64_t waiting() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Contents of a checkpoint.
-  struct Loaded {
-    CheckpointInfo info;
-    TrainerCheckpoint checkpoint;
-  };
-  // Reads a checkpoint; an empty name means the newest. Blocks until queued checkpoints are
-  // written.
-  absl::StatusOr<Loaded> Read(const std::string& name);
+  // Calls ReadCheckpoint() after queued checkpoints are written. Blocks.
+  absl::StatusOr<StoredCheckpoint> Read(const std::string& name);
   // Makes checkpoint `name` the newest, with `state` replacing its own, so that a restart continues
   // from it.
   absl::Status MakeNewest(const std::string& name, const std::string& state);

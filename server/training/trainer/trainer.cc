@@ -70,10 +70,9 @@ absl::Status CheckSpec(const TrainerSpec& spec) {
 
 // Checks the settings that need a data directory.
 absl::Status CheckUnstored(const TrainerSpec& spec) {
-  constexpr absl::string_view kNeeds = "needs a server with --data_dir (expected 0)";
+  constexpr absl::string_view kNeeds = "needs a server with --data_dir";
   if (spec.idle_timeout > absl::ZeroDuration()) {
-    return InvalidField("idle_timeout_seconds", absl::StrCat("deletes the trainer, whose state ",
-                                                             "a checkpoint would keep: ", kNeeds));
+    return InvalidField("idle_timeout_seconds", absl::StrCat(kNeeds, ", to keep the state"));
   }
   if (spec.checkpoints.every_operations > 0) {
     return InvalidField("checkpoints.every_operations", kNeeds);
@@ -622,13 +621,19 @@ void Trainer::GetSettled(InfoDone done) {
 
 TrainerState Trainer::state() const {
   const absl::MutexLock lock(&mu_);
-  return {spec_.name, spec_.model, !poisoned_.ok(), step_, lr_, devices_, memory_};
+  return {spec_.name, spec_.model, !poisoned_.ok(), /*on_disk=*/false,
+          step_,      lr_,         devices_,        memory_};
 }
 
 bool Trainer::RetireAt(int64_t sequence) {
   const absl::MutexLock lock(&mu_);
   deleted_ = deleted_ || (waiting_ == 0 && applied_ == sequence);
   return deleted_;
+}
+
+bool Trainer::idle() const {
+  const absl::MutexLock lock(&mu_);
+  return waiting_ == 0 && !deleted_ && poisoned_.ok() && !model_->keeps_graph();
 }
 
 absl::Time Trainer::last_used() const {
@@ -902,32 +907,41 @@ absl::Status Trainer::UseCheckpoints(absl::FunctionRef<absl::Status(CheckpointSt
 }
 
 void Trainer::RestoreCheckpoint(std::string name, SaveDone done) {
-  Restore(std::move(name), /*resumes=*/false, std::move(done));
+  Restore(
+      [this, name = std::move(name)]() -> absl::StatusOr<CheckpointInfo> {
+        BRAID_ASSIGN_OR_RETURN(StoredCheckpoint read, checkpointer_->Read(name));
+        return RestoreNow(std::move(read), /*resumes=*/false);
+      },
+      std::move(done));
 }
 
-void Trainer::Resume(SaveDone done) { Restore("", /*resumes=*/true, std::move(done)); }
+void Trainer::Resume(StoredCheckpoint read, SaveDone done) {
+  Restore([this, read = std::move(
+                     read)]() mutable { return RestoreNow(std::move(read), /*resumes=*/true); },
+          std::move(done));
+}
 
-void Trainer::Restore(std::string name, bool resumes, SaveDone done) {
+template <typename Work>
+void Trainer::Restore(Work work, SaveDone done) {
   if (checkpointer_ == nullptr) {
     done(NoStore(spec_.name));
     return;
   }
   auto shared = std::make_shared<SaveDone>(std::move(done));
   // Also for a poisoned trainer, which only a restore repairs.
-  const absl::Status queued = Enqueue([this, shared, name = std::move(name), resumes] {
+  const absl::Status queued = Enqueue([this, shared, work = std::move(work)]() mutable {
     absl::Status there = CheckNotDeleted();
-    (*shared)(there.ok() ? RestoreNow(name, resumes) : std::move(there));
+    (*shared)(there.ok() ? work() : std::move(there));
   });
   if (!queued.ok()) {
     (*shared)(queued);
   }
 }
 
-absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool resumes) {
-  BRAID_ASSIGN_OR_RETURN(Checkpointer::Loaded loaded, checkpointer_->Read(name));
-  TrainerProgress& progress = loaded.checkpoint.progress;
+absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(StoredCheckpoint read, bool resumes) {
+  TrainerProgress& progress = read.contents.progress;
   const auto other = [&](const char* what, const std::string& theirs, absl::string_view ours) {
-    return absl::FailedPreconditionError(absl::StrCat("checkpoint '", loaded.info.name, "' is of ",
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint '", read.info.name, "' is of ",
                                                       what, " '", theirs, "', the trainer of '",
                                                       ours, "'"));
   };
@@ -939,14 +953,13 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool
   }
   Schedule schedule = schedule_;
   BRAID_RETURN_IF_ERROR(schedule.Load(progress.schedule));
-  BRAID_RETURN_IF_ERROR(model_->CheckSnapshot(loaded.checkpoint.tensors));
+  BRAID_RETURN_IF_ERROR(model_->CheckSnapshot(read.contents.tensors));
   if (!resumes) {
     progress.last_operator = RandomId();
     // Written before anything changes, because the disk may be full.
-    BRAID_RETURN_IF_ERROR(
-        checkpointer_->MakeNewest(loaded.info.name, WriteState(loaded.checkpoint)));
+    BRAID_RETURN_IF_ERROR(checkpointer_->MakeNewest(read.info.name, WriteState(read.contents)));
   }
-  if (const absl::Status restored = model_->Restore(loaded.checkpoint.tensors); !restored.ok()) {
+  if (const absl::Status restored = model_->Restore(read.contents.tensors); !restored.ok()) {
     return Poison("a restore", restored);
   }
   schedule_ = std::move(schedule);
@@ -967,14 +980,14 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(const std::string& name, bool
   applied_ = progress.sequence;
   last_operator_ = progress.last_operator;
   durable_ = progress.sequence;
-  checkpoint_ = loaded.info;
+  checkpoint_ = read.info;
   UpdateInfo();
   RecordLearningRates(lrs_);
-  metrics_.SetLastCheckpoint(loaded.info.created);
+  metrics_.SetLastCheckpoint(read.info.created);
   if (tracked_ != nullptr) {
     tracked_->Restart(step_);
   }
-  return loaded.info;
+  return read.info;
 }
 
 }  // namespace braid

@@ -99,7 +99,7 @@ class Trainer {
   // of the restore fail from now on: it changes Sequence::last_operator().
   void RestoreCheckpoint(std::string name, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   // Restores the newest checkpoint after a restart. Clients continue without noticing.
-  void Resume(SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  void Resume(StoredCheckpoint read, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints() const;
   // Calls `call` before each checkpoint is written, on another thread, and after OperationDone of
   // the operations in it. nullptr: calls nothing. Waits for a call in progress.
@@ -113,6 +113,9 @@ class Trainer {
   // Stops taking operations if the last one was `sequence` and the queue is empty: later operations
   // end with NOT_FOUND. Returns whether the trainer has stopped.
   bool RetireAt(int64_t sequence) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns whether nothing is lost if the trainer is read from a checkpoint of now: no operation
+  // is in the queue, no graph is kept and the replicas are equal.
+  bool idle() const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns when the last operation was queued.
   absl::Time last_used() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -200,9 +203,11 @@ class Trainer {
   void Save(bool last, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the last checkpoint if it is of the state after operation `sequence`.
   std::optional<CheckpointInfo> WrittenAt(int64_t sequence) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `done(work())` in the queue, also for a poisoned trainer, or `done` with an error.
+  template <typename Work>
+  void Restore(Work work, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   // `resumes`: continues after a restart; else goes back to an earlier state.
-  void Restore(std::string name, bool resumes, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<CheckpointInfo> RestoreNow(const std::string& name, bool resumes)
+  absl::StatusOr<CheckpointInfo> RestoreNow(StoredCheckpoint read, bool resumes)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   const TrainerSpec spec_;

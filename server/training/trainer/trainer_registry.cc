@@ -21,6 +21,7 @@
 #include "server/telemetry/log.h"
 #include "server/training/step/evaluation.h"
 #include "server/training/step/placement.h"
+#include "server/training/trainer/base_models.h"
 #include "server/training/trainer/checkpoint_format.h"
 #include "server/training/trainer/host_model.h"
 #include "server/training/trainer/publisher.h"
@@ -63,13 +64,6 @@ absl::Status IsDamaged(absl::string_view name, const absl::Status& damage) {
       "): repair its trainer.json and restart the server, delete it, or choose another name"));
 }
 
-// Returns true for a stored trainer without a first checkpoint: the server crashed before the
-// client got a reply to Create().
-bool IsIncomplete(const TrainerStorage& storage, const std::string& name) {
-  const auto store = storage.OpenCheckpoints(name);
-  return store.ok() && (*store)->List().empty() && (*store)->damaged().empty();
-}
-
 absl::StatusOr<CheckpointInfo> SaveAndWait(Trainer& trainer) {
   return WaitFor<absl::StatusOr<CheckpointInfo>>(
       [&](auto done) { trainer.SaveCheckpoint(std::move(done)); });
@@ -79,47 +73,49 @@ absl::StatusOr<LoadedCheckpoint> ReadNamed(CheckpointStore& store, const std::st
   return name.empty() ? store.ReadNewest() : store.Read(name);
 }
 
-// Loads the model to which the weights of a checkpoint belong on the workers of `served`.
-absl::StatusOr<LoadedVersion> LoadBase(const LoadedCheckpoint& checkpoint,
-                                       const BatchQueue& served) {
-  BRAID_ASSIGN_OR_RETURN(const std::string path, BasePath(checkpoint.files));
-  return LoadOnEach({path, "", served.config().name, served.version()},
-                    DeclaredConfig(served.config()), served.replicas().workers());
-}
-
 // Loads the model of checkpoint `name` with its weights on the workers of `served`; an empty name
 // means the newest.
 absl::StatusOr<LoadedVersion> LoadTrained(CheckpointStore& store, const std::string& name,
-                                          const BatchQueue& served) {
+                                          const BatchQueue& served, BaseModels* bases) {
   BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, ReadNamed(store, name));
-  BRAID_ASSIGN_OR_RETURN(LoadedVersion loaded, LoadBase(checkpoint, served));
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<const LoadedVersion> base,
+                         bases->Load(checkpoint.files, served));
   BRAID_ASSIGN_OR_RETURN(const std::vector<HostTensor> weights, ReadWeights(checkpoint.files));
   std::vector<StateEntry> state;
   for (const HostTensor& weight : weights) {
     state.push_back({weight.name, View(weight).clone()});
   }
   // Replicas of one file share tensors, so they are not changed but replaced.
-  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<HostModel> base, HostModel::CopyOf(loaded.replicas));
-  const std::vector<Worker*> workers = loaded.replicas.workers();
+  BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<HostModel> model, HostModel::CopyOf(base->replicas));
+  const std::vector<Worker*> workers = base->replicas.workers();
   std::vector<std::unique_ptr<Replica>> trained(workers.size());
   for (size_t r = 0; r < workers.size(); ++r) {
     BRAID_RETURN_IF_ERROR(RunOnEach({workers[r]}, Phase::kLoad, [&](size_t) -> absl::Status {
-      BRAID_ASSIGN_OR_RETURN(trained[r], base->With(state, workers[r]->torch_device()));
+      BRAID_ASSIGN_OR_RETURN(trained[r], model->With(state, workers[r]->torch_device()));
       return absl::OkStatus();
     }));
   }
-  loaded.replicas = ReplicaSet(workers, std::move(trained));
-  return loaded;
+  return LoadedVersion{base->config, base->version, ReplicaSet(workers, std::move(trained))};
+}
+
+void LogUnreadable(const std::string& name, const absl::Status& status) {
+  Log(LogModule::kTraining)
+      .error("trainer '{}': cannot be restored, left on disk: {}", name,
+             std::string(status.message()));
+}
+
+absl::Status HasExpired(absl::string_view name) {
+  return absl::NotFoundError(absl::StrCat(
+      "trainer '", name, "' has expired (braid checkpoints restore ", name, " brings it back)"));
 }
 
 // Creates the trainer `stored` from `spec` and restores `checkpoint`; an empty name means the
 // newest. Blocks. NOT_FOUND if there is no such checkpoint or the model is not served, DATA_LOSS if
 // the files cannot be read.
-absl::StatusOr<std::shared_ptr<Trainer>> RestoreTrainer(const StoredTrainer& stored,
-                                                        TrainerSpec spec,
-                                                        const std::string& checkpoint,
-                                                        const TrainerStorage& storage,
-                                                        const TrainerServices& services) {
+absl::StatusOr<LoadedTrainer> RestoreTrainer(const StoredTrainer& stored, TrainerSpec spec,
+                                             const std::string& checkpoint,
+                                             std::unique_ptr<CheckpointStore> store,
+                                             BaseModels* bases, const TrainerServices& services) {
   spec.name = stored.name;
   spec.base_version = stored.base_version;
   BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served,
@@ -129,23 +125,53 @@ absl::StatusOr<std::shared_ptr<Trainer>> RestoreTrainer(const StoredTrainer& sto
         .warn("trainer '{}': moved to other devices (the server does not have all of its devices)",
               spec.name);
   }
-  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointStore> store,
-                         storage.OpenCheckpoints(stored.name));
+  BRAID_ASSIGN_OR_RETURN(StoredCheckpoint read, ReadCheckpoint(*store, checkpoint));
+  LoadedTrainer loaded;
   // The version that it started from may no longer be served, or may have changed.
-  BRAID_ASSIGN_OR_RETURN(const LoadedCheckpoint read, ReadNamed(*store, checkpoint));
-  BRAID_ASSIGN_OR_RETURN(const LoadedVersion loaded, LoadBase(read, *served));
-  BRAID_ASSIGN_OR_RETURN(
-      std::shared_ptr<Trainer> trainer,
-      Trainer::Create(std::move(spec), stored.id, {loaded.config, loaded.version, loaded.replicas},
-                      std::move(store), services));
+  BRAID_ASSIGN_OR_RETURN(loaded.base, bases->Load(read.files, *served));
+  BRAID_ASSIGN_OR_RETURN(loaded.trainer, Trainer::Create(std::move(spec), stored.id,
+                                                         {loaded.base->config, loaded.base->version,
+                                                          loaded.base->replicas},
+                                                         std::move(store), services));
   BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
                           if (checkpoint.empty()) {
-                            trainer->Resume(std::move(done));
+                            loaded.trainer->Resume(std::move(read), std::move(done));
                           } else {
-                            trainer->RestoreCheckpoint(checkpoint, std::move(done));
+                            loaded.trainer->RestoreCheckpoint(checkpoint, std::move(done));
                           }
                         }).status());
-  return trainer;
+  return loaded;
+}
+
+// A trainer on disk, as far as its directory tells.
+struct FoundTrainer {
+  StoredTrainer stored;
+  TrainerInfo info;
+  absl::Time saved;
+  std::unique_ptr<CheckpointStore> checkpoints;
+};
+
+// NOT_FOUND if it has no checkpoint: the server crashed before the client got a reply to Create().
+absl::StatusOr<FoundTrainer> Describe(const StoredTrainer& stored, TrainerSpec spec,
+                                      const TrainerStorage& storage) {
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointStore> store,
+                         storage.OpenCheckpoints(stored.name));
+  const std::optional<CheckpointInfo> newest = store->newest();
+  if (!newest && store->damaged().empty()) {
+    return absl::NotFoundError("it has no checkpoint");
+  }
+  FoundTrainer found{stored, {}, newest ? newest->created : absl::InfinitePast(), std::move(store)};
+  found.info.spec = std::move(spec);
+  found.info.spec.name = stored.name;
+  found.info.spec.base_version = stored.base_version;
+  found.info.id = stored.id;
+  found.info.on_disk = true;
+  if (newest) {
+    found.info.step = newest->step;
+    found.info.applied_sequence = newest->sequence;
+    found.info.durable_sequence = newest->sequence;
+  }
+  return found;
 }
 
 }  // namespace
@@ -157,6 +183,7 @@ TrainerRegistry::TrainerRegistry(const TrainerServices& services,
       storage_(std::move(storage)),
       read_spec_(std::move(read_spec)),
       most_(most),
+      bases_(std::make_unique<BaseModels>()),
       thread_("trainers"),
       clock_([this] { RunClock(); }) {}
 
@@ -182,39 +209,80 @@ void TrainerRegistry::RunClock() {
 
 void TrainerRegistry::Tick() {
   const absl::Time now = absl::Now();
-  for (const std::shared_ptr<Trainer>& trainer : All()) {
-    trainer->Tick(now);
-    const absl::Duration timeout = trainer->spec().idle_timeout;
+  const std::vector<std::shared_ptr<PagedTrainer>> all = All();
+  for (const std::shared_ptr<PagedTrainer>& trainer : all) {
+    trainer->CallInMemory([now](const absl::StatusOr<Trainer*>& there) { (*there)->Tick(now); });
+    const absl::Duration timeout = trainer->idle_timeout();
     if (timeout > absl::ZeroDuration() && now - trainer->last_used() >= timeout) {
-      Expire(trainer);
+      Expire(*trainer);
+    }
+  }
+  FreeMemory(all);
+}
+
+void TrainerRegistry::FreeMemory(const std::vector<std::shared_ptr<PagedTrainer>>& trainers) const {
+  std::map<std::string, int64_t> excess;
+  for (const auto& [device, limit] : services_.memory) {
+    excess[device] = -limit;
+  }
+  struct User {
+    absl::Time last_used;
+    PagedTrainer* trainer = nullptr;
+    std::vector<DeviceMemory> memory;
+  };
+  std::vector<User> users;
+  for (const std::shared_ptr<PagedTrainer>& trainer : trainers) {
+    std::vector<DeviceMemory> memory = trainer->memory();
+    for (const DeviceMemory& used : memory) {
+      if (const auto device = excess.find(used.device); device != excess.end()) {
+        device->second += used.current;
+      }
+    }
+    // A job frees its trainer itself.
+    if (!memory.empty() && !absl::StartsWith(trainer->name(), kJobTrainerPrefix)) {
+      users.push_back({trainer->last_used(), trainer.get(), std::move(memory)});
+    }
+  }
+  const auto too_much = [&excess](const DeviceMemory& used) {
+    const auto device = excess.find(used.device);
+    return device != excess.end() && device->second > 0;
+  };
+  std::ranges::sort(users, {}, &User::last_used);
+  for (const User& user : users) {
+    if (std::ranges::any_of(user.memory, too_much) && user.trainer->PageOut()) {
+      for (const DeviceMemory& used : user.memory) {
+        if (const auto device = excess.find(used.device); device != excess.end()) {
+          device->second -= used.current;
+        }
+      }
     }
   }
 }
 
-absl::Status TrainerRegistry::Retire(const std::shared_ptr<Trainer>& trainer) {
-  const std::string name = trainer->spec().name;
-  BRAID_ASSIGN_OR_RETURN(const CheckpointInfo saved, SaveAndWait(*trainer));
+absl::Status TrainerRegistry::Retire(PagedTrainer& trainer) {
+  const std::string& name = trainer.name();
   BRAID_ASSIGN_OR_RETURN(StoredTrainer stored, storage_->Find(name));
-  if (!trainer->RetireAt(saved.sequence)) {
-    return absl::FailedPreconditionError(absl::StrCat("trainer '", name, "' is in use"));
-  }
+  BRAID_RETURN_IF_ERROR(trainer.Retire());
   stored.expired = true;
   if (const absl::Status status = storage_->Write(stored); !status.ok()) {
     Log(LogModule::kTraining)
         .error("trainer '{}': the next start restores it: {}", name, std::string(status.message()));
   }
-  Take(name).reset();
+  std::shared_ptr<PagedTrainer> retired = Take(name);
+  retired.reset();
+  const absl::MutexLock lock(&mu_);
+  expired_.insert(name);
   return absl::OkStatus();
 }
 
 // Requires storage: without it no trainer has an idle timeout.
-void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
-  const std::string name = trainer->spec().name;
+void TrainerRegistry::Expire(PagedTrainer& trainer) {
+  const std::string name = trainer.name();
   const absl::Status status = Retire(trainer);
   if (status.ok()) {
     Log(LogModule::kTraining)
         .info("trainer '{}': expired after {} without use; RestoreCheckpoint restores it", name,
-              absl::FormatDuration(trainer->spec().idle_timeout));
+              absl::FormatDuration(trainer.idle_timeout()));
   } else if (!absl::IsFailedPrecondition(status)) {  // else it has been used in the meantime
     Log(LogModule::kTraining)
         .error("trainer '{}': not expired, its state cannot be saved: {}", name,
@@ -224,34 +292,34 @@ void TrainerRegistry::Expire(const std::shared_ptr<Trainer>& trainer) {
 
 void TrainerRegistry::Unload(std::string name, Done done) {
   thread_.Post([this, name = std::move(name), done = std::move(done)]() mutable {
-    const absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
+    const absl::StatusOr<std::shared_ptr<PagedTrainer>> trainer = Find(name);
     if (!trainer.ok()) {
       done(absl::OkStatus());
     } else if (storage_ == nullptr) {
       done(absl::FailedPreconditionError(
           absl::StrCat("trainer '", name, "' cannot be unloaded: there is no --data_dir")));
     } else {
-      done(Retire(*trainer));
+      done(Retire(**trainer));
     }
   });
 }
 
-std::vector<std::shared_ptr<Trainer>> TrainerRegistry::All() const {
+std::vector<std::shared_ptr<PagedTrainer>> TrainerRegistry::All() const {
   const absl::MutexLock lock(&mu_);
-  std::vector<std::shared_ptr<Trainer>> all;
+  std::vector<std::shared_ptr<PagedTrainer>> all;
   for (const auto& [name, trainer] : trainers_) {
     all.push_back(trainer);
   }
   return all;
 }
 
-std::shared_ptr<Trainer> TrainerRegistry::Take(const std::string& name) {
+std::shared_ptr<PagedTrainer> TrainerRegistry::Take(const std::string& name) {
   const absl::MutexLock lock(&mu_);
   const auto found = trainers_.find(name);
   if (found == trainers_.end()) {
     return nullptr;
   }
-  std::shared_ptr<Trainer> trainer = std::move(found->second);
+  std::shared_ptr<PagedTrainer> trainer = std::move(found->second);
   trainers_.erase(found);
   return trainer;
 }
@@ -267,38 +335,66 @@ void TrainerRegistry::RestoreStored() {
                std::string(stored.status().message()));
     return;
   }
+  std::vector<FoundTrainer> found;
   for (const StoredTrainer& trainer : *stored) {
     if (trainer.expired) {
+      const absl::MutexLock lock(&mu_);
+      expired_.insert(trainer.name);
       continue;
     }
-    const absl::Status status = RestoreOne(trainer, /*checkpoint=*/"");
-    if (absl::IsNotFound(status) && IsIncomplete(*storage_, trainer.name)) {
+    absl::StatusOr<TrainerSpec> spec = read_spec_(trainer.request);
+    absl::StatusOr<FoundTrainer> described =
+        spec.ok() ? Describe(trainer, *std::move(spec), *storage_) : std::move(spec).status();
+    if (described.ok()) {
+      found.push_back(*std::move(described));
+    } else if (absl::IsNotFound(described.status())) {
       storage_->Remove(trainer.name)
           .IgnoreError();  // else the next Create() of this name reports it
-      continue;
-    }
-    if (status.ok()) {
-      const TrainerInfo info = *Get(trainer.name);
-      Log(LogModule::kTraining)
-          .info("trainer '{}': restored at step {}, sequence {}", trainer.name, info.step,
-                info.applied_sequence);
     } else {
-      Log(LogModule::kTraining)
-          .error("trainer '{}': cannot be restored, left on disk: {}", trainer.name,
-                 std::string(status.message()));
+      LogUnreadable(trainer.name, described.status());
     }
+  }
+  std::ranges::sort(found, std::greater<>(), &FoundTrainer::saved);
+  for (size_t t = 0; t < found.size(); ++t) {
+    const std::string name = found[t].stored.name;
+    absl::Status status;
+    if (t < kReadAtStart) {
+      // The store has logged damaged checkpoints.
+      status = RestoreOne(found[t].stored, /*checkpoint=*/"", std::move(found[t].checkpoints));
+      if (status.ok()) {
+        const TrainerInfo info = (*Find(name))->info();
+        Log(LogModule::kTraining)
+            .info("trainer '{}': restored at step {}, sequence {}", name, info.step,
+                  info.applied_sequence);
+        continue;
+      }
+      LogUnreadable(name, status);
+    }
+    AddOnDisk(std::move(found[t].info));
+  }
+  if (found.size() > kReadAtStart) {
+    Log(LogModule::kTraining)
+        .info("trainers: {} more are read from disk when they are used",
+              found.size() - kReadAtStart);
   }
 }
 
 bool TrainerRegistry::SaveAll() {
   bool all = true;
-  for (const std::shared_ptr<Trainer>& trainer : All()) {
+  for (const std::shared_ptr<PagedTrainer>& trainer : All()) {
     const TrainerInfo info = trainer->info();
     if (storage_ == nullptr || info.applied_sequence == info.durable_sequence) {
       continue;
     }
-    const auto saved = WaitFor<absl::StatusOr<CheckpointInfo>>(
-        [&](auto done) { trainer->SaveLast(std::move(done)); });
+    const auto saved = WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
+      trainer->Call([done](const absl::StatusOr<Trainer*>& there) {
+        if (there.ok()) {
+          (*there)->SaveLast(done);
+        } else {
+          done(there.status());
+        }
+      });
+    });
     if (!saved.ok()) {
       Log(LogModule::kTraining)
           .error("trainer '{}': the last checkpoint was not written: {}", info.spec.name,
@@ -347,8 +443,12 @@ absl::Status TrainerRegistry::UseSource(
                                            "' (expected a trainer of '", spec.model, "')"));
   };
   if (const auto live = Find(spec.from_trainer); live.ok()) {
-    BRAID_RETURN_IF_ERROR(check_model((*live)->spec().model));
-    return (*live)->UseCheckpoints(use);
+    BRAID_RETURN_IF_ERROR(check_model((*live)->model()));
+    return WaitFor<absl::Status>([&](auto done) {
+      (*live)->Call([&use, done](const absl::StatusOr<Trainer*>& there) {
+        done(there.ok() ? (*there)->UseCheckpoints(use) : there.status());
+      });
+    });
   }
   const absl::StatusOr<StoredTrainer> stored =
       storage_ != nullptr && CheckName(spec.from_trainer).ok() ? storage_->Find(spec.from_trainer)
@@ -397,12 +497,14 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
   }
   BRAID_RETURN_IF_ERROR(CheckName(spec.name));
   if (const auto there = Find(spec.name); there.ok()) {
-    TrainerInfo info = (*there)->info();
-    const bool retry = !spec.request_id.empty() && info.spec.request_id == spec.request_id;
+    const TrainerSpec known = (*there)->info().spec;
+    const bool retry = !spec.request_id.empty() && known.request_id == spec.request_id;
     // The caller may train `spec.model`, so it may only learn about that model's trainers.
-    if (info.spec.model != spec.model || !(retry || spec.exist_ok)) {
+    if (known.model != spec.model || !(retry || spec.exist_ok)) {
       return NameIsTaken(spec.name);
     }
+    BRAID_ASSIGN_OR_RETURN(TrainerInfo info, WaitFor<absl::StatusOr<TrainerInfo>>(
+                                                 [&](auto done) { Get(spec.name, done); }));
     return CreatedTrainer{std::move(info), retry};
   }
   BRAID_RETURN_IF_ERROR(CheckRoom());
@@ -419,7 +521,8 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
   std::optional<LoadedVersion> initial;
   if (!spec.from_trainer.empty()) {
     BRAID_RETURN_IF_ERROR(UseSource(spec, [&](CheckpointStore& store) -> absl::Status {
-      BRAID_ASSIGN_OR_RETURN(initial, LoadTrained(store, spec.from_checkpoint, *base));
+      BRAID_ASSIGN_OR_RETURN(initial,
+                             LoadTrained(store, spec.from_checkpoint, *base, bases_.get()));
       return absl::OkStatus();
     }));
   }
@@ -433,9 +536,45 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::CreateNow(TrainerSpec spec,
                                   : BaseModel{base->config(), base->version(), base->replicas()};
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Trainer> trainer, Start(std::move(spec), model, stored));
   TrainerInfo info = trainer->info();
+  Add(name, {nullptr, std::move(trainer)});
+  return CreatedTrainer{std::move(info)};
+}
+
+void TrainerRegistry::Add(const std::string& name, LoadedTrainer loaded) {
+  auto trainer =
+      std::make_shared<PagedTrainer>(std::move(loaded), Reader(name), &services_.pools->paging);
   const absl::MutexLock lock(&mu_);
   trainers_[name] = std::move(trainer);
-  return CreatedTrainer{std::move(info)};
+  expired_.erase(name);
+}
+
+void TrainerRegistry::AddOnDisk(TrainerInfo info) {
+  const std::string name = info.spec.name;
+  auto trainer =
+      std::make_shared<PagedTrainer>(std::move(info), Reader(name), &services_.pools->paging);
+  const absl::MutexLock lock(&mu_);
+  trainers_[name] = std::move(trainer);
+}
+
+PagedTrainer::Load TrainerRegistry::Reader(const std::string& name) {
+  if (storage_ == nullptr) {
+    return nullptr;
+  }
+  return [this, name]() -> absl::StatusOr<LoadedTrainer> {
+    BRAID_ASSIGN_OR_RETURN(const StoredTrainer stored, storage_->Find(name));
+    return Load(stored, /*checkpoint=*/"");
+  };
+}
+
+absl::StatusOr<LoadedTrainer> TrainerRegistry::Load(const StoredTrainer& stored,
+                                                    const std::string& checkpoint,
+                                                    std::unique_ptr<CheckpointStore> checkpoints) {
+  BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, read_spec_(stored.request));
+  if (checkpoints == nullptr) {
+    BRAID_ASSIGN_OR_RETURN(checkpoints, storage_->OpenCheckpoints(stored.name));
+  }
+  return RestoreTrainer(stored, std::move(spec), checkpoint, std::move(checkpoints), bases_.get(),
+                        services_);
 }
 
 absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Start(
@@ -471,39 +610,48 @@ absl::StatusOr<CreatedTrainer> TrainerRegistry::Continue(const StoredTrainer& st
     return NameIsTaken(stored.name);
   }
   BRAID_RETURN_IF_ERROR(RestoreOne(stored, /*checkpoint=*/""));
-  BRAID_ASSIGN_OR_RETURN(TrainerInfo info, Get(stored.name));
-  return CreatedTrainer{std::move(info), /*created=*/false};
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<PagedTrainer> trainer, Find(stored.name));
+  return CreatedTrainer{trainer->info(), /*created=*/false};
 }
 
-absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored,
-                                         const std::string& checkpoint) {
-  BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, read_spec_(stored.request));
-  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<Trainer> trainer,
-                         RestoreTrainer(stored, std::move(spec), checkpoint, *storage_, services_));
+absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored, const std::string& checkpoint,
+                                         std::unique_ptr<CheckpointStore> checkpoints) {
+  BRAID_ASSIGN_OR_RETURN(LoadedTrainer loaded, Load(stored, checkpoint, std::move(checkpoints)));
   if (stored.expired) {
     StoredTrainer back = stored;
     back.expired = false;
     BRAID_RETURN_IF_ERROR(storage_->Write(back));
   }
-  const absl::MutexLock lock(&mu_);
-  trainers_[stored.name] = std::move(trainer);
+  Add(stored.name, std::move(loaded));
   return absl::OkStatus();
 }
 
 void TrainerRegistry::RestoreCheckpoint(std::string name, std::string checkpoint,
                                         CheckpointDone done) {
-  if (const auto trainer = Find(name); trainer.ok()) {
-    (*trainer)->RestoreCheckpoint(std::move(checkpoint), std::move(done));
+  const absl::StatusOr<std::shared_ptr<PagedTrainer>> trainer = Find(name);
+  if (!trainer.ok()) {
+    thread_.Post([this, name, checkpoint, done = std::move(done)]() mutable {
+      // Another call may have restored it already.
+      if (Find(name).ok()) {
+        RestoreCheckpoint(name, checkpoint, std::move(done));
+      } else {
+        done(BringBack(name, checkpoint));
+      }
+    });
     return;
   }
-  thread_.Post([this, name = std::move(name), checkpoint = std::move(checkpoint),
-                done = std::move(done)]() mutable {
-    // Another call may have restored it already.
-    if (const auto trainer = Find(name); trainer.ok()) {
-      (*trainer)->RestoreCheckpoint(std::move(checkpoint), std::move(done));
-      return;
+  (*trainer)->Call([this, name, checkpoint,
+                    done = std::move(done)](const absl::StatusOr<Trainer*>& there) mutable {
+    if (there.ok()) {
+      (*there)->RestoreCheckpoint(checkpoint, std::move(done));
+    } else if (checkpoint.empty()) {
+      done(there.status());
+    } else {
+      // Only the newest checkpoint may be unusable.
+      thread_.Post([this, name, checkpoint, done = std::move(done)]() mutable {
+        done(BringBack(name, checkpoint));
+      });
     }
-    done(BringBack(name, checkpoint));
   });
 }
 
@@ -514,9 +662,17 @@ absl::StatusOr<CheckpointInfo> TrainerRegistry::BringBack(const std::string& nam
   if (!stored.ok()) {
     return absl::IsNotFound(stored.status()) ? NotFound(name) : IsDamaged(name, stored.status());
   }
-  BRAID_RETURN_IF_ERROR(CheckRoom());
-  BRAID_RETURN_IF_ERROR(RestoreOne(*stored, checkpoint));
-  const std::vector<CheckpointInfo> all = *(*Find(name))->ListCheckpoints();
+  const absl::StatusOr<std::shared_ptr<PagedTrainer>> there = Find(name);
+  BRAID_RETURN_IF_ERROR(there.ok() ? (*there)->Retire() : CheckRoom());
+  if (absl::Status restored = RestoreOne(*stored, checkpoint); !restored.ok()) {
+    if (there.ok()) {
+      AddOnDisk((*there)->info());
+    }
+    return restored;
+  }
+  BRAID_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> all,
+                         WaitFor<absl::StatusOr<std::vector<CheckpointInfo>>>(
+                             [&](auto done) { ListCheckpoints(name, done); }));
   return all.back();
 }
 
@@ -527,7 +683,7 @@ void TrainerRegistry::RemoveTracked(const std::string& name) {
 }
 
 absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
-  std::shared_ptr<Trainer> trainer = Take(name);
+  std::shared_ptr<PagedTrainer> trainer = Take(name);
   // Also removes a trainer that cannot be read.
   const bool on_disk = storage_ != nullptr && CheckName(name).ok() &&
                        !absl::IsNotFound(storage_->Find(name).status());
@@ -536,24 +692,36 @@ absl::Status TrainerRegistry::DeleteNow(const std::string& name) {
   }
   // Joins its threads, unless a call still has a reference: then that call does.
   trainer.reset();
+  {
+    const absl::MutexLock lock(&mu_);
+    expired_.erase(name);
+  }
   RemoveTracked(name);
   return on_disk ? storage_->Remove(name) : absl::OkStatus();
 }
 
 template <typename Callback, typename Ask>
 void TrainerRegistry::AskTrainer(absl::string_view name, Callback done, Ask ask) const {
-  const absl::StatusOr<std::shared_ptr<Trainer>> trainer = Find(name);
+  const absl::StatusOr<std::shared_ptr<PagedTrainer>> trainer = Find(name);
   if (!trainer.ok()) {
     done(trainer.status());
     return;
   }
-  ask(**trainer, std::move(done));
+  (*trainer)->Call([done = std::move(done),
+                    ask = std::move(ask)](const absl::StatusOr<Trainer*>& there) mutable {
+    if (there.ok()) {
+      ask(**there, std::move(done));
+    } else {
+      done(there.status());
+    }
+  });
 }
 
 void TrainerRegistry::Submit(absl::string_view name, Operation operation, OperationDone done) {
-  AskTrainer(name, std::move(done), [&](Trainer& trainer, OperationDone then) {
-    trainer.Submit(std::move(operation), std::move(then));
-  });
+  AskTrainer(name, std::move(done),
+             [operation = std::move(operation)](Trainer& trainer, OperationDone then) mutable {
+               trainer.Submit(std::move(operation), std::move(then));
+             });
 }
 
 void TrainerRegistry::GetState(absl::string_view name, StateDone done) {
@@ -573,63 +741,75 @@ void TrainerRegistry::SaveCheckpoint(absl::string_view name, CheckpointDone done
   });
 }
 
-absl::StatusOr<std::vector<CheckpointInfo>> TrainerRegistry::ListCheckpoints(
-    absl::string_view name) const {
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
-  return trainer->ListCheckpoints();
+void TrainerRegistry::ListCheckpoints(absl::string_view name, ListDone done) const {
+  AskTrainer(name, std::move(done),
+             [](Trainer& trainer, ListDone then) { then(trainer.ListCheckpoints()); });
 }
 
 absl::Status TrainerRegistry::KeepCheckpoint(absl::string_view name, std::string checkpoint) const {
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
-  return trainer->KeepCheckpoint(std::move(checkpoint));
+  return WaitFor<absl::Status>([&](auto done) {
+    AskTrainer(name, Done(done), [&checkpoint](Trainer& trainer, Done then) {
+      then(trainer.KeepCheckpoint(std::move(checkpoint)));
+    });
+  });
 }
 
 absl::Status TrainerRegistry::SetBeforeCheckpoint(absl::string_view name,
                                                   std::function<void()> call) const {
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
-  trainer->SetBeforeCheckpoint(std::move(call));
-  return absl::OkStatus();
-}
-
-absl::StatusOr<EvaluationRun> TrainerRegistry::StartEvaluation(
-    absl::string_view name, const std::vector<std::string>& metrics, int64_t k) const {
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
-  EvaluationRun run{.trainer = std::string(name), .evaluation = nullptr};
-  BRAID_ASSIGN_OR_RETURN(run.evaluation, trainer->StartEvaluation(metrics, k));
-  return run;
-}
-
-void TrainerRegistry::Evaluate(const EvaluationRun& run, std::vector<HostTensor> inputs,
-                               std::vector<HostTensor> targets, EvaluateDone done) {
-  AskTrainer(run.trainer, std::move(done), [&](Trainer& trainer, EvaluateDone then) {
-    trainer.Evaluate(run.evaluation, run.layout, std::move(inputs), std::move(targets),
-                     std::move(then));
+  return WaitFor<absl::Status>([&](auto done) {
+    AskTrainer(name, Done(done), [&call](Trainer& trainer, Done then) {
+      trainer.SetBeforeCheckpoint(std::move(call));
+      then(absl::OkStatus());
+    });
   });
 }
 
+void TrainerRegistry::Evaluate(EvaluationRun* run, std::vector<HostTensor> inputs,
+                               std::vector<HostTensor> targets, EvaluateDone done) {
+  AskTrainer(run->trainer, std::move(done),
+             [run, inputs = std::move(inputs), targets = std::move(targets)](
+                 Trainer& trainer, EvaluateDone then) mutable {
+               if (run->evaluation == nullptr) {
+                 auto started = trainer.StartEvaluation(run->metrics, run->k);
+                 if (!started.ok()) {
+                   then(started.status());
+                   return;
+                 }
+                 run->evaluation = *std::move(started);
+               }
+               trainer.Evaluate(run->evaluation, run->layout, std::move(inputs), std::move(targets),
+                                std::move(then));
+             });
+}
+
 EvaluationResult TrainerRegistry::Result(const EvaluationRun& run) {
-  return run.evaluation->Result();
+  return run.evaluation == nullptr ? EvaluationResult() : run.evaluation->Result();
 }
 
 void TrainerRegistry::TrackEvaluation(const EvaluationRun& run, int64_t step,
                                       const EvaluationResult& result) const {
-  if (const auto trainer = Find(run.trainer); trainer.ok()) {
-    (*trainer)->TrackEvaluation(step, result);
-  }
+  AskTrainer(
+      run.trainer, Done([](const absl::Status&) {}),
+      [step, result](Trainer& trainer, const Done&) { trainer.TrackEvaluation(step, result); });
 }
 
-absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Find(absl::string_view name) const {
+absl::StatusOr<std::shared_ptr<PagedTrainer>> TrainerRegistry::Find(absl::string_view name) const {
   const absl::MutexLock lock(&mu_);
-  const auto found = trainers_.find(name);
-  if (found == trainers_.end()) {
-    return NotFound(name);
+  if (const auto found = trainers_.find(name); found != trainers_.end()) {
+    return found->second;
   }
-  return found->second;
+  return expired_.contains(name) ? HasExpired(name) : NotFound(name);
 }
 
-absl::StatusOr<TrainerInfo> TrainerRegistry::Get(absl::string_view name) const {
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
-  return trainer->info();
+void TrainerRegistry::Get(absl::string_view name, InfoDone done) const {
+  const absl::StatusOr<std::shared_ptr<PagedTrainer>> trainer = Find(name);
+  if (!trainer.ok()) {
+    done(trainer.status());
+  } else if ((*trainer)->has_info()) {
+    done((*trainer)->info());
+  } else {
+    AskTrainer(name, std::move(done), [](Trainer& there, InfoDone then) { then(there.info()); });
+  }
 }
 
 void TrainerRegistry::GetSettled(absl::string_view name, InfoDone done) const {
@@ -638,8 +818,8 @@ void TrainerRegistry::GetSettled(absl::string_view name, InfoDone done) const {
 }
 
 absl::StatusOr<std::string> TrainerRegistry::ModelOf(absl::string_view name) const {
-  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<Trainer> trainer, Find(name));
-  return trainer->spec().model;
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<PagedTrainer> trainer, Find(name));
+  return trainer->model();
 }
 
 std::vector<TrainerState> TrainerRegistry::States() const {
@@ -653,7 +833,7 @@ std::vector<TrainerState> TrainerRegistry::States() const {
 
 std::vector<TrainerInfo> TrainerRegistry::List() const {
   std::vector<TrainerInfo> infos;
-  for (const std::shared_ptr<Trainer>& trainer : All()) {
+  for (const std::shared_ptr<PagedTrainer>& trainer : All()) {
     infos.push_back(trainer->info());
   }
   return infos;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,12 +26,14 @@
 #include "server/tracking/tracking.h"
 #include "server/training/trainer/evaluation_result.h"
 #include "server/training/trainer/operation.h"
+#include "server/training/trainer/paged_trainer.h"
 #include "server/training/trainer/step_profiler.h"
 #include "server/training/trainer/version_info.h"
 #include "server/training/trainer_spec.h"
 
 namespace braid {
 
+class BaseModels;
 class Evaluation;
 class JobGate;
 class Publisher;
@@ -49,6 +52,8 @@ struct TrainerPools {
   TaskPool operations{"trainer", 32};
   TaskPool job_operations{"job trainer", 32};
   TaskPool checkpoints{"checkpoints", 8};
+  // Frees trainers and reads them again.
+  TaskPool paging{"trainer paging", 4};
 };
 
 // Services that trainers use. They outlive the trainers.
@@ -67,6 +72,9 @@ struct TrainerServices {
   JobGate* job_gate = nullptr;
   // Writes the metrics of trainers that are not of jobs to files. nullptr: no files.
   Tracking* tracking = nullptr;
+  // Bytes of memory per device, by the name of its workers, beyond which idle trainers are freed.
+  // Devices without an entry have no limit.
+  std::map<std::string, int64_t> memory = {};
 };
 
 struct CreatedTrainer {
@@ -86,31 +94,40 @@ struct TrainerUse {
 // An evaluation in progress.
 struct EvaluationRun {
   std::string trainer;
-  std::shared_ptr<Evaluation> evaluation;
+  // Of Evaluation::Create().
+  std::vector<std::string> metrics;
+  int64_t k = 1;
   BatchLayout layout = BatchLayout::kClient;
+  // Created with the first batch.
+  std::shared_ptr<Evaluation> evaluation = nullptr;
 };
 
 // Owned by the server. Thread-safe. Creating, deleting and restoring block, so they run on a thread
-// of the registry.
+// of the registry. With storage, trainers that nobody uses leave memory (PagedTrainer).
 class TrainerRegistry {
  public:
   using InfoDone = absl::AnyInvocable<void(absl::StatusOr<TrainerInfo>)>;
   using CreateDone = absl::AnyInvocable<void(absl::StatusOr<CreatedTrainer>)>;
   using Done = absl::AnyInvocable<void(absl::Status)>;
   using CheckpointDone = absl::AnyInvocable<void(absl::StatusOr<CheckpointInfo>)>;
+  using ListDone = absl::AnyInvocable<void(absl::StatusOr<std::vector<CheckpointInfo>>)>;
   // Receives the number of updates that the trainer has made.
   using EvaluateDone = absl::AnyInvocable<void(absl::StatusOr<int64_t>)>;
   // Parses a stored trainer's request.
   using SpecReader = std::function<absl::StatusOr<TrainerSpec>(const std::string& request)>;
 
   // `services` outlive the registry. `storage`: nullptr keeps trainers in memory only. `most`:
-  // maximum number of trainers, not counting those that RestoreStored() restores.
+  // maximum number of trainers, in memory and on disk, not counting those that RestoreStored()
+  // finds.
   TrainerRegistry(const TrainerServices& services, std::unique_ptr<TrainerStorage> storage,
                   SpecReader read_spec, size_t most);
   ~TrainerRegistry();
 
-  // Restores the stored trainers from their newest checkpoints. Logs the trainers that cannot be
-  // restored and leaves them on disk. Blocks.
+  // Number of trainers that RestoreStored() reads.
+  static constexpr size_t kReadAtStart = 64;
+
+  // Finds the stored trainers. Reads those with the newest checkpoints; the log tells which of them
+  // cannot be read. The others, and these, are read when they are used. Blocks.
   void RestoreStored() ABSL_LOCKS_EXCLUDED(mu_);
   // Calls Trainer::SaveLast() for every trainer. Returns false, and logs why, if a checkpoint could
   // not be written. Blocks.
@@ -149,30 +166,30 @@ class TrainerRegistry {
   void Export(absl::string_view name, ExportFormat format, ExportDone done)
       ABSL_LOCKS_EXCLUDED(mu_);
   void SaveCheckpoint(absl::string_view name, CheckpointDone done) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(absl::string_view name) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+  void ListCheckpoints(absl::string_view name, ListDone done) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Blocks while the trainer is read.
   absl::Status KeepCheckpoint(absl::string_view name, std::string checkpoint) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Blocks while the trainer is read.
   absl::Status SetBeforeCheckpoint(absl::string_view name, std::function<void()> call) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // `metrics` and `k`: of Evaluation::Create().
-  absl::StatusOr<EvaluationRun> StartEvaluation(absl::string_view name,
-                                                const std::vector<std::string>& metrics,
-                                                int64_t k) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Adds a batch to the evaluation. Batches run one after the other.
-  void Evaluate(const EvaluationRun& run, std::vector<HostTensor> inputs,
-                std::vector<HostTensor> targets, EvaluateDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds a batch to the evaluation. Call it again, and use `run`, only after `done`.
+  // INVALID_ARGUMENT naming metrics[i].
+  void Evaluate(EvaluationRun* run, std::vector<HostTensor> inputs, std::vector<HostTensor> targets,
+                EvaluateDone done) ABSL_LOCKS_EXCLUDED(mu_);
   static EvaluationResult Result(const EvaluationRun& run);
   // Adds `result`, of a state after `step` updates, to the trainer's tracked metrics.
   void TrackEvaluation(const EvaluationRun& run, int64_t step, const EvaluationResult& result) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<TrainerInfo> Get(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Reads a trainer that has not been in memory since the start of the server.
+  void Get(absl::string_view name, InfoDone done) const ABSL_LOCKS_EXCLUDED(mu_);
   void GetSettled(absl::string_view name, InfoDone done) const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the model that a trainer started from. NOT_FOUND for an unknown name.
   absl::StatusOr<std::string> ModelOf(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the states of all trainers, sorted by name.
   std::vector<TrainerState> States() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns all trainers, sorted by name.
+  // Returns all trainers, sorted by name. Those that have not been in memory since the start of the
+  // server have the arguments of their creation and the counters of their newest checkpoint.
   std::vector<TrainerInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -191,36 +208,52 @@ class TrainerRegistry {
   absl::Status UseSource(const TrainerSpec& spec,
                          absl::FunctionRef<absl::Status(CheckpointStore&)> use) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Loads a trainer that exists only on disk.
+  // Restores a trainer that has expired, or whose newest checkpoint cannot be used.
   absl::StatusOr<CheckpointInfo> BringBack(const std::string& name, const std::string& checkpoint)
       ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveTracked(const std::string& name);
   absl::Status DeleteNow(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status RestoreOne(const StoredTrainer& stored, const std::string& checkpoint)
+  // Reads a stored trainer and adds it. Arguments as of Load().
+  absl::Status RestoreOne(const StoredTrainer& stored, const std::string& checkpoint,
+                          std::unique_ptr<CheckpointStore> checkpoints = nullptr)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Reads a stored trainer. `checkpoint`: empty means the newest. `checkpoints`: nullptr opens
+  // them.
+  absl::StatusOr<LoadedTrainer> Load(const StoredTrainer& stored, const std::string& checkpoint,
+                                     std::unique_ptr<CheckpointStore> checkpoints = nullptr);
+  // Adds a trainer in memory.
+  void Add(const std::string& name, LoadedTrainer loaded) ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds a trainer on disk, of which `info` is known.
+  void AddOnDisk(TrainerInfo info) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns what reads the trainer again; nullptr without storage.
+  std::function<absl::StatusOr<LoadedTrainer>()> Reader(const std::string& name);
   // Returns the trainer of that name. It may be deleted while the caller uses it, and then returns
-  // NOT_FOUND. Callers must not keep it: releasing the last reference joins its threads.
-  absl::StatusOr<std::shared_ptr<Trainer>> Find(absl::string_view name) const
+  // NOT_FOUND. Callers must not keep it: releasing the last reference waits for its operation.
+  absl::StatusOr<std::shared_ptr<PagedTrainer>> Find(absl::string_view name) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `ask(trainer, done)`, or `done` with NOT_FOUND for an unknown name.
+  // Calls `ask(trainer, done)` when the trainer is in memory, or `done` with an error.
   template <typename Callback, typename Ask>
   void AskTrainer(absl::string_view name, Callback done, Ask ask) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Saves the trainer, marks it as expired on disk and removes it from memory.
-  absl::Status Retire(const std::shared_ptr<Trainer>& trainer) ABSL_LOCKS_EXCLUDED(mu_);
-  void Expire(const std::shared_ptr<Trainer>& trainer) ABSL_LOCKS_EXCLUDED(mu_);
-  std::shared_ptr<Trainer> Take(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<std::shared_ptr<Trainer>> All() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Saves the trainer, marks it as expired on disk and removes it.
+  absl::Status Retire(PagedTrainer& trainer) ABSL_LOCKS_EXCLUDED(mu_);
+  void Expire(PagedTrainer& trainer) ABSL_LOCKS_EXCLUDED(mu_);
+  // Frees idle trainers, those used least recently first, until each device is within its limit.
+  void FreeMemory(const std::vector<std::shared_ptr<PagedTrainer>>& trainers) const;
+  std::shared_ptr<PagedTrainer> Take(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::shared_ptr<PagedTrainer>> All() const ABSL_LOCKS_EXCLUDED(mu_);
   // The clock thread: calls Tick() periodically.
   void RunClock() ABSL_LOCKS_EXCLUDED(mu_);
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
 
   const TrainerServices services_;
-  const std::unique_ptr<TrainerStorage> storage_;  // used by the registry's thread
+  const std::unique_ptr<TrainerStorage> storage_;  // written by the registry's thread
   const SpecReader read_spec_;
   const size_t most_;
+  const std::unique_ptr<BaseModels> bases_;
 
   mutable absl::Mutex mu_;
-  std::map<std::string, std::shared_ptr<Trainer>, std::less<>> trainers_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::shared_ptr<PagedTrainer>, std::less<>> trainers_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string, std::less<>> expired_ ABSL_GUARDED_BY(mu_);  // only on disk
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
   // Last members, joined first: the clock thread before the thread that it posts to.

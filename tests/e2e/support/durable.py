@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,9 +127,14 @@ class DurableServer(Server):
 
 @contextmanager
 def serving(
-    directory: Path, with_data: bool = True, format: str = "torchscript"
+    directory: Path,
+    with_data: bool = True,
+    format: str = "torchscript",
+    flags: Mapping[str, str] | None = None,
 ) -> Iterator[DurableServer]:
     """A new server of NormAndDropout, as "noisy", and of the models already in directory/models.
+
+    flags: more flags, by name.
 
     Fails if the server is not running at the end, then kills it. Other tests check the exit.
     """
@@ -137,6 +142,8 @@ def serving(
     server = DurableServer(directory / "models", "cpu*2", directory / "run")
     if not with_data:
         server.replace_flag("--data_dir", None)
+    for name, value in (flags or {}).items():
+        server.replace_flag(name, value)
     try:
         server.start()
         yield server

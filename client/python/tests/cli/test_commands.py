@@ -164,6 +164,7 @@ def test_trainers(call, client):
         "trainer": "fashion", "model": "fashion", "base_version": 1, "step": 0,
         "applied_sequence": 0, "durable_sequence": 0, "skipped": 0, "lr": 0.1,
         "lrs": {"": 0.1, "^head": 0.01}, "devices": ["cpu:0", "cpu:1"],
+        "on_disk": False,
         "memory": [{"device": "cpu:0", "current_bytes": 10, "peak_bytes": 20}],
     }]}]
 

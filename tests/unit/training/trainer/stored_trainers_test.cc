@@ -11,7 +11,6 @@
 #include "tests/fakes/eventually.h"
 #include "tests/fakes/registry_bench.h"
 #include "tests/fakes/status_matchers.h"
-#include "tests/fakes/temp_dir.h"
 
 namespace braid {
 namespace {
@@ -20,15 +19,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class WithDirectory {
+class StoredTrainersTest : public StoredRegistryTest {
  protected:
-  const TempDir dir_;
-};
-
-class StoredTrainersTest : private WithDirectory, public RegistryTest {
- protected:
-  StoredTrainersTest() : RegistryTest(WithDirectory::dir_.path().string()) {}
-
   std::filesystem::path DirectoryOf(const std::string& name) const {
     return dir_.path() / "trainers" / name;
   }
@@ -38,7 +30,7 @@ class StoredTrainersTest : private WithDirectory, public RegistryTest {
     return spec;
   }
   bool GoneSoon(const std::string& name) {
-    return Eventually([&] { return !registry().Get(name).ok(); });
+    return Eventually([&] { return !Get(name).ok(); });
   }
 };
 
@@ -53,9 +45,9 @@ TEST_F(StoredTrainersTest, ARestartRestoresTrainers) {
   EXPECT_TRUE(registry().List().empty());
   registry().RestoreStored();
   ASSERT_EQ(registry().List().size(), 2);
-  EXPECT_EQ(registry().Get("a")->applied_sequence, 2);
-  EXPECT_EQ(registry().Get("a")->step, 2);
-  EXPECT_EQ(registry().Get("b")->applied_sequence, 0);  // durable from its start
+  EXPECT_EQ(Get("a")->applied_sequence, 2);
+  EXPECT_EQ(Get("a")->step, 2);
+  EXPECT_EQ(Get("b")->applied_sequence, 0);  // durable from its start
   BRAID_ASSERT_OK_AND_ASSIGN(const OperationResult again, Do("a", BatchOperation(3, 20)));
   EXPECT_EQ(again.loss, lost.loss);
 }
@@ -95,12 +87,12 @@ TEST_F(StoredTrainersTest, ARestartWithOtherDevicesRestoresTrainers) {
   stored.output_device = "cpu:6";
   Start();
   registry().RestoreStored();
-  EXPECT_EQ(registry().Get("a")->applied_sequence, 1);
-  EXPECT_THAT(registry().Get("a")->devices, ElementsAre("cpu:1"));
+  EXPECT_EQ(Get("a")->applied_sequence, 1);
+  EXPECT_THAT(Get("a")->devices, ElementsAre("cpu:1"));
   stored.stages = {{"", {"cpu:6"}}};
   Start();
   registry().RestoreStored();
-  EXPECT_THAT(registry().Get("a")->devices, ElementsAre("cpu:0", "cpu:1"));
+  EXPECT_THAT(Get("a")->devices, ElementsAre("cpu:0", "cpu:1"));
   EXPECT_THAT(Do("a", BatchOperation(2, 20)), IsOk());
 }
 
@@ -108,13 +100,13 @@ TEST_F(StoredTrainersTest, SaveAllSavesEveryOperation) {
   ASSERT_THAT(Create(Named("a")), IsOk());
   ASSERT_THAT(Do("a", BatchOperation(1, 20)), IsOk());
   registry().SaveAll();
-  EXPECT_EQ(registry().Get("a")->durable_sequence, 1);
-  const size_t checkpoints = registry().ListCheckpoints("a")->size();
+  EXPECT_EQ(Get("a")->durable_sequence, 1);
+  const size_t checkpoints = Checkpoints("a")->size();
   registry().SaveAll();  // there is nothing new
-  EXPECT_EQ(registry().ListCheckpoints("a")->size(), checkpoints);
+  EXPECT_EQ(Checkpoints("a")->size(), checkpoints);
   Start();
   registry().RestoreStored();
-  EXPECT_EQ(registry().Get("a")->applied_sequence, 1);
+  EXPECT_EQ(Get("a")->applied_sequence, 1);
 }
 
 TEST_F(StoredTrainersTest, SaveAllSavesTheOperationsBeforeAKeptGraph) {
@@ -129,8 +121,8 @@ TEST_F(StoredTrainersTest, SaveAllSavesTheOperationsBeforeAKeptGraph) {
   EXPECT_TRUE(registry().SaveAll());
   Start();
   registry().RestoreStored();
-  EXPECT_EQ(registry().Get("a")->applied_sequence, 3);
-  EXPECT_EQ(registry().Get("a")->step, 1);
+  EXPECT_EQ(Get("a")->applied_sequence, 3);
+  EXPECT_EQ(Get("a")->step, 1);
   EXPECT_THAT(Do("a", KeptForward(4)), IsOk());
   EXPECT_THAT(Do("a", BackwardOfOnes(5)), IsOk());
 }
@@ -190,7 +182,7 @@ TEST_F(StoredTrainersTest, AnIdleTrainerExpiresAndCanBeRestored) {
     }
   }
   ASSERT_TRUE(GoneSoon("a"));
-  EXPECT_THAT(registry().Get("b"), IsOk());
+  EXPECT_THAT(Get("b"), IsOk());
   EXPECT_TRUE(std::filesystem::exists(DirectoryOf("a")));
   EXPECT_THAT(Create(Named("a")), StatusIs(absl::StatusCode::kAlreadyExists,
                                            AllOf(HasSubstr("'a'"), HasSubstr("exist_ok"))));
@@ -226,12 +218,16 @@ TEST_F(StoredTrainersTest, LeavesUnreadableTrainersOnDisk) {
   }
   Start();
   registry().RestoreStored();
-  ASSERT_EQ(registry().List().size(), 1);
-  EXPECT_EQ(registry().List()[0].spec.name, "c");
+  ASSERT_EQ(registry().List().size(), 2);
+  EXPECT_EQ(registry().List()[0].spec.name, "b");
+  EXPECT_TRUE(registry().List()[0].on_disk);
+  EXPECT_FALSE(registry().List()[1].on_disk);
   EXPECT_TRUE(std::filesystem::exists(DirectoryOf("a") / "trainer.json"));
   EXPECT_TRUE(std::filesystem::exists(DirectoryOf("b") / "trainer.json"));
-  EXPECT_THAT(RestoreCheckpoint("b"),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("all 1 checkpoints are damaged")));
+  EXPECT_THAT(
+      RestoreCheckpoint("b"),
+      StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr("trainer 'b' cannot be read from disk"),
+                                                  HasSubstr("all 1 checkpoints are damaged"))));
 }
 
 class InMemoryTest : public RegistryTest {

@@ -30,7 +30,7 @@ TEST_F(TrainerRegistryTest, FindsATrainerByName) {
   BRAID_ASSERT_OK_AND_ASSIGN(const TrainerInfo created, Create(Named("a")));
   EXPECT_EQ(created.spec.name, "a");
   EXPECT_THAT(Create(Named("b")), IsOk());
-  EXPECT_THAT(registry().Get("a"), IsOk());
+  EXPECT_THAT(Get("a"), IsOk());
   std::vector<std::string> names;
   for (const TrainerInfo& info : registry().List()) {
     names.push_back(info.spec.name);
@@ -151,7 +151,7 @@ TEST_F(TrainerRegistryTest, NamesTheWrongFieldOfTheSpec) {
 
 TEST_F(TrainerRegistryTest, ReturnsNotFoundForUnknownNames) {
   const auto not_found = StatusIs(absl::StatusCode::kNotFound, HasSubstr("unknown trainer 'a'"));
-  EXPECT_THAT(registry().Get("a"), not_found);
+  EXPECT_THAT(Get("a"), not_found);
   EXPECT_THAT(Delete("a"), not_found);
   EXPECT_THAT(Do("a", BatchOperation(1, 20)), not_found);
   Pending<absl::StatusOr<std::vector<StateTensor>>> state;

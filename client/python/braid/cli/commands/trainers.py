@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,11 +14,19 @@ from braid.cli.output import bytes_text, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     import braid
+    from braid.results import DeviceMemory
 
 
 def _rates_text(rates: Mapping[str, float]) -> str:
     """Returns "0.1", or with groups "0.1, ^head 0.01"."""
     return ", ".join(f"{group} {rate:g}".lstrip() for group, rate in rates.items())
+
+
+def _memory_text(memory: Sequence[DeviceMemory]) -> str:
+    return ", ".join(
+        f"{device.device} {bytes_text(device.current_bytes)} (peak {bytes_text(device.peak_bytes)})"
+        for device in memory
+    )
 
 
 @click.group(
@@ -67,6 +75,7 @@ def _list(client: braid.Client, json: bool) -> None:
                     "lr": trainer.lr,
                     "lrs": trainer.lrs,
                     "devices": list(trainer.devices),
+                    "on_disk": trainer.on_disk,
                     "memory": [
                         {
                             "device": memory.device,
@@ -91,11 +100,7 @@ def _list(client: braid.Client, json: bool) -> None:
                 str(trainer.durable_sequence),
                 str(trainer.skipped),
                 _rates_text(trainer.lrs),
-                ", ".join(
-                    f"{memory.device} {bytes_text(memory.current_bytes)} "
-                    f"(peak {bytes_text(memory.peak_bytes)})"
-                    for memory in trainer.memory
-                ),
+                "on disk" if trainer.on_disk else _memory_text(trainer.memory),
             )
             for trainer in trainers
         ),

@@ -16,7 +16,7 @@
 namespace braid {
 namespace {
 
-// As many as operations may wait in a trainer's queue.
+// Equals the limit of operations in a trainer's queue.
 constexpr size_t kMaxWaitingCalls = 64;
 
 }  // namespace
@@ -63,7 +63,7 @@ absl::Status PagedTrainer::Wait(Use* use) {
 }
 
 void PagedTrainer::Call(Use use) {
-  std::shared_ptr<Trainer> trainer;
+  Trainer* trainer = nullptr;
   absl::Status status;
   {
     const absl::MutexLock lock(&mu_);
@@ -75,7 +75,7 @@ void PagedTrainer::Call(Use use) {
     }
   }
   if (trainer != nullptr) {
-    use(trainer.get());
+    use(trainer);
     Leave();
   } else if (!status.ok()) {
     use(status);
@@ -83,7 +83,7 @@ void PagedTrainer::Call(Use use) {
 }
 
 bool PagedTrainer::CallInMemory(Use use) {
-  std::shared_ptr<Trainer> trainer;
+  Trainer* trainer = nullptr;
   {
     const absl::MutexLock lock(&mu_);
     if (place_ != Place::kMemory) {
@@ -91,14 +91,14 @@ bool PagedTrainer::CallInMemory(Use use) {
     }
     trainer = Enter();
   }
-  use(trainer.get());
+  use(trainer);
   Leave();
   return true;
 }
 
-std::shared_ptr<Trainer> PagedTrainer::Enter() {
+Trainer* PagedTrainer::Enter() {
   ++users_;
-  return loaded_.trainer;
+  return loaded_.trainer.get();
 }
 
 void PagedTrainer::Leave() {
@@ -110,7 +110,7 @@ absl::Status PagedTrainer::Retire() {
   const auto in_use = [this] {
     return absl::FailedPreconditionError(absl::StrCat("trainer '", name_, "' is in use"));
   };
-  std::shared_ptr<Trainer> trainer;
+  Trainer* trainer = nullptr;
   {
     const absl::MutexLock lock(&mu_);
     if (place_ == Place::kDisk) {

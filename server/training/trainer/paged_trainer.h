@@ -77,8 +77,8 @@ class PagedTrainer {
  private:
   enum class Place { kMemory, kLeaving, kDisk, kComing, kGone };
 
-  // Counts a call that uses the trainer in memory.
-  std::shared_ptr<Trainer> Enter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts a call that uses the trainer in memory, which stays there until Leave().
+  Trainer* Enter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Leave() ABSL_LOCKS_EXCLUDED(mu_);
   // Queues a call until the trainer has been read, or returns why not.
   absl::Status Wait(Use* use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -113,8 +113,8 @@ class Trainer {
   // Stops taking operations if the last one was `sequence` and the queue is empty: later operations
   // end with NOT_FOUND. Returns whether the trainer has stopped.
   bool RetireAt(int64_t sequence) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns whether nothing is lost if the trainer is read from a checkpoint of now: no operation
-  // is in the queue, no graph is kept and the replicas are equal.
+  // Returns true if no operation is queued, no graph is kept and the replicas are equal: a
+  // checkpoint then has the whole state.
   bool idle() const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns when the last operation was queued.
   absl::Time last_used() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -268,8 +268,7 @@ absl::Status TrainerRegistry::Retire(PagedTrainer& trainer) {
     Log(LogModule::kTraining)
         .error("trainer '{}': the next start restores it: {}", name, std::string(status.message()));
   }
-  std::shared_ptr<PagedTrainer> retired = Take(name);
-  retired.reset();
+  Take(name).reset();
   const absl::MutexLock lock(&mu_);
   expired_.insert(name);
   return absl::OkStatus();

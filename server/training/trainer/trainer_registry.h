@@ -94,7 +94,7 @@ struct TrainerUse {
 // An evaluation in progress.
 struct EvaluationRun {
   std::string trainer;
-  // Of Evaluation::Create().
+  // Arguments of Evaluation::Create().
   std::vector<std::string> metrics;
   int64_t k = 1;
   BatchLayout layout = BatchLayout::kClient;
@@ -226,7 +226,7 @@ class TrainerRegistry {
   // Adds a trainer on disk, of which `info` is known.
   void AddOnDisk(TrainerInfo info) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns what reads the trainer again; nullptr without storage.
-  std::function<absl::StatusOr<LoadedTrainer>()> Reader(const std::string& name);
+  PagedTrainer::Load Reader(const std::string& name);
   // Returns the trainer of that name. It may be deleted while the caller uses it, and then returns
   // NOT_FOUND. Callers must not keep it: releasing the last reference waits for its operation.
   absl::StatusOr<std::shared_ptr<PagedTrainer>> Find(absl::string_view name) const

@@ -94,8 +94,9 @@ PairReplica::PairReplica(Shape shape, Tensors state, c10::Device device)
       buffers_.push_back(tensor);
     } else if (entry.trainable) {
       parameter_of_[tensor] = parameters_.size();
-      // A separate tensor object, so that its storage and requires_grad belong to this replica.
-      state_[tensor] = state_[tensor].detach();
+      // A separate tensor object, so that its storage, version counter and requires_grad belong to
+      // this replica.
+      state_[tensor] = state_[tensor].variable_data();
       state_[tensor].set_requires_grad(true);
       parameters_.push_back({LocalName(entry), state_[tensor]});
     }

@@ -136,7 +136,9 @@ Module CopyTo(const Module& module, c10::Device device) {
   bool on_device = true;
   for (const at::Tensor& parameter : module.parameters()) {
     if (parameter.device() == device) {
-      copies.emplace(parameter, parameter.detach());
+      // With a version counter of its own: an update of the copy must not look to autograd like one
+      // of the original.
+      copies.emplace(parameter, parameter.variable_data());
     } else {
       on_device = false;
     }

@@ -39,7 +39,7 @@
 #include "server/rpc/jobs/stored_job_spec.h"
 #include "server/rpc/server/grpc_server.h"
 #include "server/rpc/server/health_server.h"
-#include "server/rpc/training/stored_spec.h"
+#include "server/rpc/training/stored_requests.h"
 #include "server/server_state.h"
 #include "server/serving/load_model.h"
 #include "server/serving/model_control.h"
@@ -464,7 +464,7 @@ class Server::Parts {
         TrainerServices{models_.get(), publisher_.get(), &metrics_, &trainer_pools_,
                         profiler_.get(), options_.overlap_reduction, pool_->training_workers(),
                         pool_->background_workers(), job_gate_.get(), tracking_.get(),
-                        TrainerMemory(*pool_, options_.trainer_memory)},
+                        TrainerMemory(*pool_, options_.trainer_memory), ReadStoredOperation},
         std::move(storage), ReadStoredSpec, static_cast<size_t>(options_.max_trainers));
     return absl::OkStatus();
   }

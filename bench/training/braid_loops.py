@@ -53,6 +53,7 @@ class BraidLoop:
             name=f"{workload.name}-{'stream' if streaming else 'step'}",
             loss="cross_entropy",
             optimizer=workload.optimizer,
+            journal="none",  # The loops of PyTorch write nothing, either.
         )
         # From the last run: seconds per step by phase, with "rest" for time in no phase except
         # "queue", and the fraction of the wall time outside COMPUTING.

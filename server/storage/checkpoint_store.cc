@@ -25,6 +25,7 @@ constexpr char kSerial[] = "serial";
 // Line of the checkpoint, and line of the checkpoints after it.
 constexpr char kLine[] = "line";
 constexpr char kNextLine[] = "next_line";
+constexpr char kAutomatic[] = "automatic";
 
 std::string NameOf(int64_t step, int64_t sequence, int64_t line) {
   const std::string name = absl::StrCat("step-", absl::Dec(step, absl::kZeroPad9), "-sequence-",
@@ -44,6 +45,8 @@ CheckpointInfo InfoOf(const Manifest& manifest) {
   info.sequence = manifest.numbers.at(kSequence);
   info.name = NameOf(info.step, info.sequence, NumberOr(manifest, kLine, 0));
   info.created = manifest.created;
+  info.line = NumberOr(manifest, kNextLine, manifest.numbers.at(kSerial));
+  info.automatic = NumberOr(manifest, kAutomatic, 0) != 0;
   for (const auto& [name, file] : manifest.files) {
     info.bytes += file.bytes;
   }
@@ -98,7 +101,6 @@ absl::Status CheckpointStore::Scan() {
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectories(directory_));
   struct Found {
     int64_t serial = 0;
-    int64_t next_line = 0;
     CheckpointInfo info;
   };
   std::vector<Found> found;
@@ -112,14 +114,13 @@ absl::Status CheckpointStore::Scan() {
       continue;
     }
     const int64_t serial = manifest->numbers.at(kSerial);
-    // Checkpoints without lines may belong to several: later ones start a new line.
-    found.push_back({serial, NumberOr(*manifest, kNextLine, serial), InfoOf(*manifest)});
+    found.push_back({serial, InfoOf(*manifest)});
     next_serial_ = std::max(next_serial_, serial + 1);
   }
   std::sort(found.begin(), found.end(),
             [](const Found& a, const Found& b) { return a.serial < b.serial; });
   for (Found& one : found) {
-    line_ = one.next_line;
+    line_ = one.info.line;
     PutLast(std::move(one.info));
   }
   return absl::OkStatus();
@@ -127,7 +128,8 @@ absl::Status CheckpointStore::Scan() {
 
 absl::StatusOr<CheckpointInfo> CheckpointStore::Write(int64_t step, int64_t sequence,
                                                       std::string state,
-                                                      const std::vector<NewFile>& files) {
+                                                      const std::vector<NewFile>& files,
+                                                      bool automatic) {
   Manifest manifest;
   manifest.kind = kKind;
   manifest.created = absl::Now();
@@ -136,6 +138,9 @@ absl::StatusOr<CheckpointInfo> CheckpointStore::Write(int64_t step, int64_t sequ
                       {kSerial, next_serial_},
                       {kLine, line_},
                       {kNextLine, line_}};
+  if (automatic) {
+    manifest.numbers[kAutomatic] = 1;
+  }
   manifest.state = std::move(state);
   BRAID_ASSIGN_OR_RETURN(manifest, WriteSealedDirectory(directory_, NameOf(step, sequence, line_),
                                                         std::move(manifest), files, shared_files_));
@@ -155,7 +160,7 @@ absl::StatusOr<LoadedCheckpoint> CheckpointStore::Read(absl::string_view name) {
 }
 
 absl::StatusOr<LoadedCheckpoint> CheckpointStore::ReadNewest() {
-  for (;;) {
+  for (bool skipped = false;; skipped = true) {
     BRAID_RETURN_IF_ERROR(Unreadable());
     const std::optional<CheckpointInfo> info = newest();
     if (!info) {
@@ -166,33 +171,51 @@ absl::StatusOr<LoadedCheckpoint> CheckpointStore::ReadNewest() {
     }
     absl::StatusOr<LoadedCheckpoint> loaded = Read(info->name);
     if (!IsDamage(loaded.status())) {
+      if (skipped && loaded.ok()) {
+        line_ = loaded->info.line;
+      }
       return loaded;
     }
   }
 }
 
-absl::Status CheckpointStore::MakeNewest(absl::string_view name, std::string state) {
+absl::StatusOr<CheckpointInfo> CheckpointStore::MakeNewest(absl::string_view name,
+                                                           std::string state) {
   BRAID_ASSIGN_OR_RETURN(const std::string known, Find(name));
   const std::string path = PathOf(known);
   BRAID_ASSIGN_OR_RETURN(Manifest manifest, ReadManifestOf(path, known));
   manifest.numbers[kSerial] = next_serial_;
   manifest.numbers[kNextLine] = next_serial_;
+  manifest.numbers.erase(kAutomatic);
   manifest.state = std::move(state);
   BRAID_RETURN_IF_ERROR(ReplaceManifest(path, manifest));
   line_ = next_serial_;
   ++next_serial_;
-  PutLast(InfoOf(manifest));
-  return absl::OkStatus();
+  CheckpointInfo info = InfoOf(manifest);
+  PutLast(info);
+  return info;
 }
 
 absl::Status CheckpointStore::Retain(int64_t keep, absl::string_view kept) {
-  std::vector<CheckpointInfo> infos = List();
-  std::erase_if(infos, [kept](const CheckpointInfo& info) { return info.name == kept; });
-  if (keep <= 0 || std::cmp_less_equal(infos.size(), keep)) {
-    return absl::OkStatus();
+  const std::vector<CheckpointInfo> infos = List();
+  std::vector<CheckpointInfo> removed;
+  int64_t count = 0;
+  for (size_t age = 0; age < infos.size(); ++age) {
+    const CheckpointInfo& info = infos[infos.size() - 1 - age];
+    if (info.name == kept) {
+      continue;
+    }
+    if (info.automatic) {
+      if (age > 0) {
+        removed.push_back(info);
+      }
+    } else if (++count > keep && keep > 0) {
+      removed.push_back(info);
+    }
   }
-  infos.resize(infos.size() - static_cast<size_t>(keep));
-  for (const CheckpointInfo& info : infos) {
+  // The oldest first, as long as they can be removed.
+  std::ranges::reverse(removed);
+  for (const CheckpointInfo& info : removed) {
     BRAID_RETURN_IF_ERROR(RemoveWhole(directory_, info.name));
     const absl::MutexLock lock(&mu_);
     Forget(info.name);

@@ -36,6 +36,8 @@ struct CheckpointInfo {
   int64_t sequence = 0;
   int64_t bytes = 0;  // of all its files, shared ones included
   absl::Time created;
+  int64_t line = 0;        // of the states after it
+  bool automatic = false;  // nobody asked for it; see Retain()
 };
 
 struct DamagedCheckpoint {
@@ -71,7 +73,8 @@ class CheckpointStore {
   // the disk is full; the error of a file's `write`; INVALID_ARGUMENT if `state` is not a JSON
   // object or a file name is invalid.
   absl::StatusOr<CheckpointInfo> Write(int64_t step, int64_t sequence, std::string state,
-                                       const std::vector<NewFile>& files) ABSL_LOCKS_EXCLUDED(mu_);
+                                       const std::vector<NewFile>& files, bool automatic = false)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Verifies all files before it returns. NOT_FOUND for a name that is not in List(). A checkpoint
   // that turns out to be damaged moves to damaged() with the returned status.
@@ -83,10 +86,11 @@ class CheckpointStore {
 
   // Makes `name` the newest checkpoint, replaces its state by `state` and starts a new line. Call
   // it after a restore, so that the next start continues from there. Errors as Read() and Write().
-  absl::Status MakeNewest(absl::string_view name, std::string state) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<CheckpointInfo> MakeNewest(absl::string_view name, std::string state)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Removes all but the newest `keep` checkpoints; 0 keeps all. Damaged ones and `kept` stay and do
-  // not count.
+  // Removes automatic checkpoints except the newest checkpoint, and all but the newest `keep`
+  // others; 0 keeps all of those. Damaged ones and `kept` stay and do not count.
   absl::Status Retain(int64_t keep, absl::string_view kept = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // Oldest first.

@@ -79,6 +79,11 @@ absl::StatusOr<std::string> TrainerDirectories::CheckpointsOf(const std::string&
   return absl::StrCat(path, "/checkpoints");
 }
 
+absl::StatusOr<std::string> TrainerDirectories::JournalOf(const std::string& name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::string path, PathOf(root_, name));
+  return absl::StrCat(path, "/journal");
+}
+
 absl::Status TrainerDirectories::Remove(const std::string& name) const {
   BRAID_ASSIGN_OR_RETURN(const std::string path, PathOf(root_, name));
   if (!IsDirectory(path)) {

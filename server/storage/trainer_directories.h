@@ -1,4 +1,5 @@
-// Directory of each trainer, <data_dir>/trainers/<name>, with trainer.json and checkpoints/.
+// Directory of each trainer, <data_dir>/trainers/<name>, with trainer.json, checkpoints/ and
+// journal/.
 #pragma once
 
 #include <string>
@@ -28,6 +29,8 @@ class TrainerDirectories {
 
   // Returns the directory for CheckpointStore::Open().
   absl::StatusOr<std::string> CheckpointsOf(const std::string& name) const;
+  // Returns the directory for Journal::Open().
+  absl::StatusOr<std::string> JournalOf(const std::string& name) const;
 
   // Removes the directory with its contents. NOT_FOUND if it does not exist.
   absl::Status Remove(const std::string& name) const;

@@ -325,6 +325,23 @@ struct MetricTable {
                          "braid_checkpoint_last_written_timestamp_seconds",
                          {"trainer"},
                          "Unix time when a trainer's newest checkpoint was written."};
+  Counters journal_bytes{&table,
+                         MetricGroup::kTraining,
+                         "braid_journal_written_bytes_total",
+                         {"trainer"},
+                         "Bytes written to a trainer's journal."};
+  Histograms journal_wait{&table,
+                          MetricGroup::kTraining,
+                          "braid_journal_wait_seconds",
+                          {"trainer"},
+                          "Time that a reply waited for the journal after its operation had been "
+                          "applied.",
+                          Latencies()};
+  Counters journal_errors{&table,
+                          MetricGroup::kTraining,
+                          "braid_journal_errors_total",
+                          {"trainer"},
+                          "Replies that failed because the journal could not be written."};
 
   Counters job_rows{&table,
                     MetricGroup::kJobs,

@@ -12,8 +12,8 @@ TrainerMetrics::TrainerMetrics(Metrics* metrics, absl::string_view trainer)
     ++table_.trainers[trainer_];
   }
   // Start at 0, so that rate() sees the first increment.
-  for (Counters* counters :
-       {&table_.steps, &table_.training_samples, &table_.replayed, &table_.skipped}) {
+  for (Counters* counters : {&table_.steps, &table_.training_samples, &table_.replayed,
+                             &table_.skipped, &table_.journal_bytes, &table_.journal_errors}) {
     counters->At({trainer_});
   }
   for (const char* outcome : {"written", "failed"}) {
@@ -32,7 +32,7 @@ TrainerMetrics::~TrainerMetrics() {
   drop(table_.steps, table_.training_samples, table_.step_duration, table_.phases, table_.loss,
        table_.learning_rate, table_.gradient_norm, table_.replayed, table_.skipped,
        table_.imbalance, table_.checkpoints, table_.checkpoint_duration, table_.checkpoint_pause,
-       table_.last_checkpoint);
+       table_.last_checkpoint, table_.journal_bytes, table_.journal_wait, table_.journal_errors);
 }
 
 void TrainerMetrics::RecordLoss(double loss, int64_t rows) {
@@ -70,6 +70,18 @@ void TrainerMetrics::RecordCheckpointPause(absl::Duration pause) {
 void TrainerMetrics::RecordCheckpoint(bool written, absl::Duration duration) {
   table_.checkpoints.At({trainer_, written ? "written" : "failed"}).Increment();
   table_.checkpoint_duration.At({trainer_}).Observe(absl::ToDoubleSeconds(duration));
+}
+
+void TrainerMetrics::CountJournal(int64_t bytes) {
+  table_.journal_bytes.At({trainer_}).Increment(static_cast<double>(bytes));
+}
+
+void TrainerMetrics::RecordJournalWait(bool written, absl::Duration wait) {
+  if (written) {
+    table_.journal_wait.At({trainer_}).Observe(absl::ToDoubleSeconds(wait));
+  } else {
+    table_.journal_errors.At({trainer_}).Increment();
+  }
 }
 
 void TrainerMetrics::SetLastCheckpoint(absl::Time written) {

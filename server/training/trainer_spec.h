@@ -217,6 +217,11 @@ struct StageSpec {
   std::vector<std::string> devices;  // the first holds the primary; empty: all devices
 };
 
+enum class JournalMode {
+  kOperations,  // OperationJournal, if there is a data directory
+  kNone,
+};
+
 struct CheckpointPolicy {
   // Writes a checkpoint in the background after this many operations, or after this time if there
   // was an operation in it, whichever comes first. 0: never for that reason.
@@ -272,6 +277,7 @@ struct TrainerSpec {
   // Maximum rows that a replica processes at once; 0: its whole chunk.
   int64_t micro_batch = 0;
   CheckpointPolicy checkpoints;
+  JournalMode journal = JournalMode::kOperations;
   // Deletes the trainer after this time without use, after a checkpoint if there is a data
   // directory. Zero: never.
   absl::Duration idle_timeout = absl::ZeroDuration();

@@ -229,7 +229,7 @@ def full_disk(server: Server, most: int) -> Iterator[None]:
 def test_training_continues_when_the_disk_is_full(tmp_path: Path, format: str) -> None:
     """Saving fails, the old checkpoint stays, and training continues, also in the background."""
     with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
-        trainer = create(client, checkpoint_every=1)
+        trainer = create(client, checkpoint_every=1, journal="none")
         saved = trainer.save_checkpoint()
         twin = create(client, "twin")
         before = sorted(server.checkpoints("noisy").iterdir())
@@ -260,6 +260,25 @@ def test_training_continues_when_the_disk_is_full(tmp_path: Path, format: str) -
         assert_same_bits(trainer.state_dict(), twin.state_dict())
         server.start_again()
         assert client.trainer("noisy").info().step == 3
+
+
+def test_trainer_stops_while_its_journal_cannot_be_written(tmp_path: Path, format: str) -> None:
+    with durable.serving(tmp_path, format=format) as server, durable.connect(server) as client:
+        trainer, twin = create(client), create(client, "twin")
+        step(trainer, 0, 1)
+        with full_disk(server, 3 << 10):
+            with pytest.raises(braid.Unavailable, match="journal cannot be written.*segment-"):
+                step(trainer, 2)
+            stopped = trainer.state_dict()
+            with pytest.raises(braid.Unavailable):
+                step(trainer, 2)
+            assert_same_bits(trainer.state_dict(), stopped)
+            assert trainer.info().durable_sequence == 2
+        step(trainer, 2, 3)
+        step(twin, 0, 1, 2, 3)
+        assert_same_bits(trainer.state_dict(), twin.state_dict())
+        server.start_again()
+        assert_same_bits(client.trainer("noisy").state_dict(), twin.state_dict())
 
 
 def test_data_directory_is_locked_by_one_server(server: DurableServer) -> None:

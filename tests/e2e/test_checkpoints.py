@@ -119,7 +119,7 @@ def test_only_the_newest_checkpoints_are_kept(
 def test_checkpoints_are_written_periodically(client: braid.Client) -> None:
     trainer = create(client, "by-the-clock", checkpoint_every_seconds=0.2)
     step(trainer, 0)
-    wait_until(lambda: trainer.info().durable_sequence > 0)
+    wait_until(lambda: len(trainer.list_checkpoints()) > 1)
     # The server writes no checkpoint without new operations.
     assert [checkpoint.sequence for checkpoint in trainer.list_checkpoints()] == [0, 1]
 
@@ -427,6 +427,17 @@ def test_saving_keeps_the_retained_graph(client: braid.Client) -> None:
     trainer = create(client, "saved-between", loss=None, loss_mode="client")
     outputs = trainer.forward(batch(0)[0], keep_graph=True).outputs
     trainer.save_checkpoint()
+    trainer.backward(outputs)
+    assert trainer.optim_step().step == 1
+
+
+def test_restore_of_another_trainer_keeps_the_retained_graph(client: braid.Client) -> None:
+    """They start from the same parameters."""
+    trainer, other = (
+        create(client, name, loss=None, loss_mode="client") for name in ("retaining", "going-back")
+    )
+    outputs = trainer.forward(batch(0)[0], keep_graph=True).outputs
+    other.restore_checkpoint()
     trainer.backward(outputs)
     assert trainer.optim_step().step == 1
 

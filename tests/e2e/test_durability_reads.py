@@ -31,7 +31,7 @@ def trainer(client: braid.Client, request: pytest.FixtureRequest) -> braid.Train
 
 
 def create(client: braid.Client, name: str, **options: Any) -> braid.Trainer:
-    options = {"checkpoint_every": 100, **options}
+    options = {"checkpoint_every": 100, "journal": "none", **options}
     return client.create_trainer(
         "noisy", name=name, loss="cross_entropy", optimizer="AdamW", **options
     )

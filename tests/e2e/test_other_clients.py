@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableServer]:
 def first(client: braid.Client) -> Iterator[braid.Trainer]:
     """A trainer after six steps, four of them durable."""
     trainer = client.create_trainer(
-        "noisy", name="shared", loss="cross_entropy", optimizer=SGD, checkpoint_every=1000
+        "noisy", name="shared", loss="cross_entropy", optimizer=SGD, checkpoint_every=1000, journal="none"
     )
     steps(trainer, range(4))
     trainer.save_checkpoint()

@@ -213,7 +213,7 @@ def test_publication_is_idempotent_after_a_crash(
     server: DurableServer, client: braid.Client
 ) -> None:
     """The trainer is rolled back and repeats the publication: one version, not two."""
-    trainer = create(client, checkpoint_every=100)
+    trainer = create(client, checkpoint_every=100, journal="none")
     step(trainer, 0, 1)
     assert trainer.publish(wait_durable=True) == 2
     published = outputs(client)

@@ -369,8 +369,7 @@ def test_stream_survives_a_drain_and_restart(tmp_path: Any) -> None:
         for restart in restarts:
             restart.join()
         # SIGTERM wrote a checkpoint of all applied operations, so none was repeated.
-        sequences = [saved.sequence for saved in trainer.list_checkpoints()]
-        assert any(sequence % 50 for sequence in sequences)
+        assert "applied again" not in server.log
         twin = client.create_trainer("noisy", name="twin", **options)
         assert_same_results(actual, learn(twin, 200))
         assert_same_bits(trainer.state_dict(), twin.state_dict())

@@ -84,7 +84,7 @@ def test_kill_9_leaves_every_step_once_in_all_files(server: JobServer, tracking:
     """A job and a trainer continue after a crash, which undoes the steps since their checkpoints."""
     folder, own = tracking / "jobs/curves", tracking / "trainers/mine"
     with durable.connect(server) as client:
-        trainer = create(client)
+        trainer = create(client, journal="none")
         losses = {step: trainer.step(*durable.batch(step)).loss for step in range(1, 6)}
         trainer.save_checkpoint()
         for step in range(6, 10):

@@ -98,7 +98,9 @@ inline absl::StatusOr<CheckpointInfo> Restore(Trainer& trainer, const std::strin
 inline absl::StatusOr<CheckpointInfo> Resume(Trainer& trainer) {
   StoredCheckpoint read;
   BRAID_RETURN_IF_ERROR(trainer.UseCheckpoints([&](CheckpointStore& store) -> absl::Status {
-    BRAID_ASSIGN_OR_RETURN(read, ReadCheckpoint(store, /*name=*/""));
+    BRAID_ASSIGN_OR_RETURN(read, trainer.spec().journal == JournalMode::kOperations
+                                     ? ReadForRestart(store)
+                                     : ReadCheckpoint(store, /*name=*/""));
     return absl::OkStatus();
   }));
   Pending<absl::StatusOr<CheckpointInfo>> pending;
@@ -135,13 +137,15 @@ class TrainerBench {
 
   // A trainer of the id "id", whose checkpoints are in the data directory if there is one.
   absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainerSpec& spec) {
-    std::unique_ptr<CheckpointStore> store;
+    TrainerFiles files;
     if (!data_dir_.empty()) {
-      BRAID_ASSIGN_OR_RETURN(store, CheckpointStore::Open(checkpoints(), shared_files_.get()));
+      BRAID_ASSIGN_OR_RETURN(files.checkpoints,
+                             CheckpointStore::Open(checkpoints(), shared_files_.get()));
+      files.journal_directory = absl::StrCat(data_dir_, "/journal");
     }
     BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> base, models_.FindReplicas("m", 0));
     return Trainer::Create(spec, "id", {base->config(), base->version(), base->replicas()},
-                           std::move(store), services());
+                           std::move(files), services());
   }
   std::unique_ptr<Trainer> MustCreate(const TrainerSpec& spec) {
     auto trainer = Create(spec);
@@ -167,9 +171,14 @@ class TrainerBench {
   Metrics* metrics() { return fleet_->metrics(); }
   // Has trainers write their metrics to files. `tracking` outlives them.
   void Track(Tracking* tracking) { tracking_ = tracking; }
+  // Has trainers in the data directory keep journals.
+  void KeepJournals(OperationJournal::ReadRequest read_operation) {
+    read_operation_ = std::move(read_operation);
+  }
   TrainerServices services() {
     TrainerServices services{&models_, publisher_.get(), metrics(), &pools_};
     services.tracking = tracking_;
+    services.read_operation = read_operation_;
     return services;
   }
 
@@ -181,6 +190,7 @@ class TrainerBench {
   std::unique_ptr<Publisher> publisher_;
   TrainerPools pools_;
   Tracking* tracking_ = nullptr;
+  OperationJournal::ReadRequest read_operation_;
 };
 
 }  // namespace braid

@@ -13,6 +13,7 @@ _TrainingOptions = _protocol.message("braid.v1.TrainingOptions")
 _LOSS_MODES = {"central": 1, "per_replica": 2, "model": 3, "client": 4}
 _PRECISIONS = {"bfloat16": 2, "float16": 3}
 _NON_FINITE = {"fail": 1, "skip": 2}
+_JOURNALS = {"operations": 1, "none": 2}
 _SYNCS = {"auto": 1, "reduce_broadcast": 2, "all_reduce": 3}
 
 _PARAMETER_GROUP: Table = {
@@ -134,6 +135,7 @@ OPTIONS: Table = {
     "checkpoint_every_seconds": within("checkpoints", number("every_seconds")),
     "checkpoint_keep": within("checkpoints", integer("keep")),
     "idle_timeout": number("idle_timeout_seconds"),
+    "journal": choice("journal", _JOURNALS),
 }
 
 

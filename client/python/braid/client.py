@@ -323,6 +323,7 @@ class Client:
         checkpoint_every: int | None = None,
         checkpoint_every_seconds: float | None = None,
         checkpoint_keep: int = 3,
+        journal: str = "operations",
         idle_timeout: float | None = None,
         exist_ok: bool = False,
         timeout: float | None = None,
@@ -372,6 +373,9 @@ class Client:
             operations and in seconds; None: disabled. With either, training survives a restart of
             the server.
         checkpoint_keep: number of newest checkpoints to keep; 0: all.
+        journal: "operations": the server writes each operation to disk before it replies, so a
+            crash of the server undoes none, if it has a data directory. "none": a crash undoes the
+            operations since the newest checkpoint.
         idle_timeout: seconds without an operation until the trainer expires; `restore_trainer`
             brings it back.
         exist_ok: if the name is in use, continue with that trainer after its last operation; an
@@ -402,6 +406,7 @@ class Client:
             "checkpoint_every": checkpoint_every,
             "checkpoint_every_seconds": checkpoint_every_seconds,
             "checkpoint_keep": None if checkpoint_keep == 3 else checkpoint_keep,
+            "journal": None if journal == "operations" else journal,
             "idle_timeout": idle_timeout,
         }
         method = TRAINING["CreateTrainer"]

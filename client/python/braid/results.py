@@ -30,8 +30,8 @@ class OperationResult:
 
     step: number of updates so far.
     sequence: sequence number of the operation, from 1 per trainer.
-    durable_sequence: sequence number of the trainer's newest checkpoint; 0: none, or only the
-        initial one.
+    durable_sequence: sequence number of the last operation that a crash of the server does not undo;
+        0: none.
     chunks: split of the batch, in order; empty without `report_split`.
     replayed: True if the operation was applied before; this is its recorded reply.
     phases: seconds by phase ("queue", "forward", "reduce", ...), in order; the maximum over
@@ -127,7 +127,8 @@ class TrainerInfo:
     devices: devices with a replica, the primary first.
     step: number of updates.
     applied_sequence: sequence number of the last applied operation; 0: none.
-    durable_sequence: sequence number of the newest checkpoint; 0: none, or only the initial one.
+    durable_sequence: sequence number of the last operation that a crash of the server does not undo;
+        0: none.
     accumulated: `forward_backward` and `backward` calls since the last update.
     skipped: batches and updates skipped because a loss or gradient was not finite.
     lr: learning rate of the next update, for parameters outside groups.

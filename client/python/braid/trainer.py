@@ -43,14 +43,15 @@ class Trainer:
     call `sync` first.
 
     With a checkpoint policy (`checkpoint_every` or `checkpoint_every_seconds` of
-    `create_trainer`), a handle survives a restart of the server. It waits for the server, up to
-    the timeout, and replays the operations that the trainer lost, before the next operation and
-    before `state_dict`, `download`, `evaluate` and `save_checkpoint` read the state. For this
-    purpose it keeps each operation until it is durable, in a buffer of 512 MiB; if the buffer is
-    full, it requests a checkpoint. A handle replays only its own operations, and only if the
-    trainer is at its durable number after a restart or a broken connection. Otherwise, and without
-    a policy, the operation raises FailedPrecondition with the expected number. An operation that
-    conflicts with one of another client raises FailedPrecondition or Aborted.
+    `create_trainer`), a handle waits for a server that restarts, up to the timeout, and sends the
+    operation again that had no reply. Without a journal (`journal="none"`), it also replays the
+    operations that the trainer lost, before the next operation and before `state_dict`, `download`,
+    `evaluate` and `save_checkpoint` read the state. For this purpose it keeps each operation until
+    it is durable, in a buffer of 512 MiB; if the buffer is full, it requests a checkpoint. A handle
+    replays only its own operations, and only if the trainer is at its durable number after a
+    restart or a broken connection. Otherwise, and without a policy, the operation raises
+    FailedPrecondition with the expected number. An operation that conflicts with one of another
+    client raises FailedPrecondition or Aborted.
 
     Arrays are numpy arrays, torch tensors on any device, or array-likes. All arrays of an operation
     have the same number of rows: dim 0, or the model's `batch_dim`, is the batch. A target has it

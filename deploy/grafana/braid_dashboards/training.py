@@ -7,8 +7,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from braid_dashboards import queries as q
 from braid_dashboards.layout import build, choice
 from braid_dashboards.panels import (
-    DATE, EXACT, PER_MINUTE, PLAIN, RATIO, RED, ROWS_PER_SECOND, SECONDS, STEPS_PER_SECOND, YELLOW,
-    Query, graph, listing, number,
+    BYTES_PER_SECOND, DATE, EXACT, PER_MINUTE, PLAIN, RATIO, RED, ROWS_PER_SECOND, SECONDS,
+    STEPS_PER_SECOND, YELLOW, Query, graph, listing, number,
 )  # fmt: skip
 
 TRAINER = ("instance", "trainer")
@@ -121,8 +121,8 @@ def checkpoints() -> list:
     }
     return [
         graph("Age of the last checkpoint", SECONDS,
-              "Training time that a crash would lose, unless the client sends the operations "
-              "again. Also grows while a trainer is idle.",
+              "Training time that a restart repeats from the journal at most, or that a crash would "
+              "lose without one. Also grows while a trainer is idle.",
               Query(f"time() - {latest(WRITTEN)}", NAME), limits=((3600, YELLOW),), width=6,
               calcs=("max", "lastNotNull")),
         graph("Checkpoints", PER_MINUTE, "Checkpoints by outcome: written or failed.",
@@ -136,6 +136,13 @@ def checkpoints() -> list:
               "Time that operations wait while the state is copied for a checkpoint.",
               Query(q.quantile(0.99, pause, q.TRAINER, by=TRAINER), NAME), width=6,
               calcs=("mean", "max")),
+        graph("Wait for the journal, p99", SECONDS,
+              "Time that replies wait for the disk after their operations have been applied.",
+              Query(q.quantile(0.99, "braid_journal_wait_seconds", q.TRAINER, by=TRAINER), NAME),
+              width=12, calcs=("mean", "max")),
+        graph("Journal", BYTES_PER_SECOND, "Bytes written to the journals of trainers.",
+              Query(q.total(q.rate("braid_journal_written_bytes_total", q.TRAINER), *TRAINER), NAME),
+              width=12, calcs=("mean", "max")),
         listing("Trainers", "Trainers of each server.", columns,
                 Query(f"{latest(WRITTEN)} * 1000"),
                 Query(latest("braid_training_steps_total")),

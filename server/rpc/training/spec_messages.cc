@@ -431,6 +431,9 @@ absl::Status ReadChoices(const braid::v1::TrainingOptions& message, TrainerSpec*
       spec->sync,
       ReadEnum(message.sync(), {SyncMode::kAuto, SyncMode::kReduceBroadcast, SyncMode::kAllReduce},
                SyncMode::kAuto, "sync"));
+  BRAID_ASSIGN_OR_RETURN(spec->journal,
+                         ReadEnum(message.journal(), {JournalMode::kOperations, JournalMode::kNone},
+                                  JournalMode::kOperations, "journal"));
   BRAID_ASSIGN_OR_RETURN(spec->checkpoints.every, ReadSeconds(message.checkpoints().every_seconds(),
                                                               "checkpoints.every_seconds"));
   BRAID_ASSIGN_OR_RETURN(spec->idle_timeout,
@@ -507,6 +510,7 @@ void WriteOptions(const TrainerSpec& spec, braid::v1::TrainingOptions* message) 
   message->mutable_checkpoints()->set_every_operations(spec.checkpoints.every_operations);
   message->mutable_checkpoints()->set_every_seconds(absl::ToDoubleSeconds(spec.checkpoints.every));
   message->mutable_checkpoints()->set_keep(spec.checkpoints.keep);
+  message->set_journal(WriteEnum<braid::v1::Journal>(spec.journal));
   message->set_idle_timeout_seconds(absl::ToDoubleSeconds(spec.idle_timeout));
 }
 

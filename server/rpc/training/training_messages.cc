@@ -26,6 +26,7 @@ Operation Begin(const Request& request, OperationKind kind) {
   operation.trainer_id = request.sender().trainer_id();
   operation.client_id = request.sender().client_id();
   operation.last_operator = request.sender().last_operator();
+  operation.write_request = [&request](std::string* out) { request.AppendToString(out); };
   return operation;
 }
 

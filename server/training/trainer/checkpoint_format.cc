@@ -31,6 +31,7 @@ constexpr char kGradientPrefix[] = "gradient/";
 constexpr char kBuffers[] = "buffers";
 constexpr char kLastOperator[] = "last_operator";
 constexpr char kHistory[] = "history";
+constexpr char kKeepsGraph[] = "keeps_graph";
 
 std::string Hex(double value) { return absl::StrFormat("%a", value); }
 
@@ -182,6 +183,7 @@ TrainerProgress ReadProgress(Fields* state) {
   if (state->Find(kLastOperator) != nullptr) {
     progress.last_operator = state->Get<std::string>(kLastOperator);
   }
+  progress.keeps_graph = state->Find(kKeepsGraph) != nullptr && state->Get<bool>(kKeepsGraph);
   if (state->Find(kHistory) != nullptr) {
     progress.history = state->Get<std::string>(kHistory);
   }
@@ -275,6 +277,9 @@ std::string WriteState(const TrainerCheckpoint& checkpoint) {
                 {kLastOperator, progress.last_operator},
                 {kHistory, progress.history},
                 {kBuffers, buffers}};
+  if (progress.keeps_graph) {
+    state[kKeepsGraph] = true;
+  }
   if (tensors.skipped_batches > 0) {
     state["left_out"] = tensors.skipped_batches;
   }

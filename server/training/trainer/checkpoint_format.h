@@ -44,9 +44,12 @@ struct TrainerProgress {
   // The losses since the last update.
   double loss_sum = 0;
   int64_t losses = 0;
+  // A graph was kept for a Backward, which a checkpoint does not have.
+  bool keeps_graph = false;
 };
 
 struct TrainerCheckpoint {
+  bool automatic = false;  // CheckpointInfo::automatic; not in the files
   TrainerProgress progress;
   TrainingSnapshot tensors;
 };

@@ -1,5 +1,6 @@
 #include "server/training/trainer/checkpointer.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,25 @@ absl::StatusOr<StoredCheckpoint> ReadCheckpoint(CheckpointStore& store, const st
   StoredCheckpoint read{loaded.info, {}, std::move(loaded.files)};
   BRAID_ASSIGN_OR_RETURN(read.contents, ReadTrainerCheckpoint(loaded.state, read.files));
   return read;
+}
+
+absl::StatusOr<StoredCheckpoint> ReadForRestart(CheckpointStore& store) {
+  BRAID_ASSIGN_OR_RETURN(StoredCheckpoint newest, ReadCheckpoint(store, /*name=*/""));
+  if (!newest.contents.progress.keeps_graph) {
+    return newest;
+  }
+  std::vector<CheckpointInfo> infos = store.List();
+  std::ranges::reverse(infos);
+  for (const CheckpointInfo& info : infos) {
+    if (info.line != newest.info.line || info.sequence >= newest.info.sequence) {
+      continue;
+    }
+    absl::StatusOr<StoredCheckpoint> earlier = ReadCheckpoint(store, info.name);
+    if (earlier.ok() && !earlier->contents.progress.keeps_graph) {
+      return earlier;
+    }
+  }
+  return newest;
 }
 
 Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, const HostModel* model,
@@ -48,7 +68,7 @@ absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(TrainerCheckpoint checkpoi
   }
   absl::StatusOr<CheckpointInfo> info =
       store_->Write(checkpoint.progress.step, checkpoint.progress.sequence, WriteState(checkpoint),
-                    CheckpointFiles(checkpoint));
+                    CheckpointFiles(checkpoint), checkpoint.automatic);
   // The trainer copies its weights if its next update finds them in use.
   checkpoint = {};
   if (!info.ok()) {
@@ -83,8 +103,9 @@ absl::StatusOr<StoredCheckpoint> Checkpointer::Read(const std::string& name) {
   });
 }
 
-absl::Status Checkpointer::MakeNewest(const std::string& name, const std::string& state) {
-  return WaitFor<absl::Status>(
+absl::StatusOr<CheckpointInfo> Checkpointer::MakeNewest(const std::string& name,
+                                                        const std::string& state) {
+  return WaitFor<absl::StatusOr<CheckpointInfo>>(
       [&](auto done) { queue_.Post([&, done] { done(store_->MakeNewest(name, state)); }); });
 }
 

@@ -33,6 +33,10 @@ struct StoredCheckpoint {
 // DATA_LOSS naming what is missing or invalid.
 absl::StatusOr<StoredCheckpoint> ReadCheckpoint(CheckpointStore& store, const std::string& name);
 
+// Reads the checkpoint from which a trainer with a journal continues: the newest one, or if a graph
+// was kept then, an earlier one of the same line, from which the journal leads to that graph.
+absl::StatusOr<StoredCheckpoint> ReadForRestart(CheckpointStore& store);
+
 // Owned by a trainer. Thread-safe.
 class Checkpointer {
  public:
@@ -54,7 +58,7 @@ class Checkpointer {
   absl::StatusOr<StoredCheckpoint> Read(const std::string& name);
   // Makes checkpoint `name` the newest, with `state` replacing its own, so that a restart continues
   // from it.
-  absl::Status MakeNewest(const std::string& name, const std::string& state);
+  absl::StatusOr<CheckpointInfo> MakeNewest(const std::string& name, const std::string& state);
 
   // Keeps checkpoint `name` besides the newest ones, instead of the one of the last call. The
   // object does not remember it over a restart of the server.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,6 +60,11 @@ struct Operation {
   std::string target_model;                  // kPublish; empty: the trainer's
   bool wait_durable = false;                 // kPublish: the result waits for the version's files
   bool report_split = false;
+  // Appends the client's request, for the journal; see OperationJournal. nullptr: of a job, which
+  // has no journal. May be called until the operation's callback is called.
+  std::function<void(std::string*)> write_request;
+  // Owns what the tensors point to; nullptr: the caller keeps it.
+  std::shared_ptr<const void> request;
   // When the server received it.
   absl::Time received = absl::InfinitePast();
   // Called before the operation is applied; it is cancelled if this returns true. May be null.

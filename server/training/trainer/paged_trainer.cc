@@ -123,10 +123,12 @@ absl::Status PagedTrainer::Retire() {
     trainer = Enter();
   }
   const absl::Cleanup leave = [this] { Leave(); };
-  BRAID_ASSIGN_OR_RETURN(const CheckpointInfo saved,
-                         WaitFor<absl::StatusOr<CheckpointInfo>>(
-                             [&](auto done) { trainer->SaveCheckpoint(std::move(done)); }));
-  return trainer->RetireAt(saved.sequence) ? absl::OkStatus() : in_use();
+  // The checkpoint may be of the state before a Forward whose graph is kept.
+  const int64_t applied = trainer->info().applied_sequence;
+  BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
+                          trainer->SaveCheckpoint(std::move(done));
+                        }).status());
+  return trainer->RetireAt(applied) ? absl::OkStatus() : in_use();
 }
 
 bool PagedTrainer::PageOut() {

@@ -575,6 +575,14 @@ DurabilityState Publisher::DurabilityOf(const std::string& model, int64_t versio
                                "it was replaced before it was written, or deleted"};
 }
 
+bool Publisher::WasLost(const std::string& model, int64_t version) {
+  const absl::MutexLock lock(&mu_);
+  if (writer_ == nullptr || DurabilityOf(model, version).durability != Durability::kSuperseded) {
+    return false;
+  }
+  return std::ranges::count(choices_->Read(model).reserved, version, &ReservedVersion::version) > 0;
+}
+
 DurabilityState Publisher::WaitForDurability(const std::string& model, int64_t version) const {
   if (writer_ != nullptr) {
     writer_->Wait(model, version);

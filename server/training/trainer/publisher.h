@@ -17,8 +17,8 @@
 #include "server/base/task_thread.h"
 #include "server/models/model_config.h"
 #include "server/serving/served_models.h"
-#include "server/storage/version_choices.h"
-#include "server/storage/version_store.h"
+#include "server/storage/versions/version_choices.h"
+#include "server/storage/versions/version_store.h"
 #include "server/training/trainer/version_info.h"
 #include "server/training/trainer/version_writer.h"
 
@@ -67,6 +67,9 @@ class Publisher {
                                   const VersionOrigin& origin, std::vector<NewFile> files,
                                   bool must_write) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Returns whether a crash has undone the publication of a version: its number is reserved for the
+  // operation, but its files do not exist and are not being written.
+  bool WasLost(const std::string& model, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the state of a version that was published.
   DurabilityState DurabilityOf(const std::string& model, int64_t version) const;
   // Waits until the version is durable, or will not be, and returns its state.

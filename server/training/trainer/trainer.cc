@@ -6,11 +6,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "server/base/field_error.h"
 #include "server/base/random_id.h"
 #include "server/base/random_seed.h"
 #include "server/base/status.h"
+#include "server/base/torch_version.h"
+#include "server/base/wait_for.h"
 #include "server/batching/batch_queue.h"
 #include "server/devices/run_on.h"
 #include "server/models/batch_layout.h"
@@ -29,6 +32,15 @@ namespace {
 // A client pipelines a few operations. More in the queue are a mistake and keep their batches in
 // memory.
 constexpr int64_t kMaxWaiting = 64;
+
+// Limits of what a restart applies again from the journal: beyond them a checkpoint is written.
+constexpr absl::Duration kMaxReplay = absl::Seconds(30);
+// A restart that took longer to apply the journal writes a checkpoint, so that the next one does
+// not.
+constexpr absl::Duration kLongReplay = absl::Seconds(1);
+// A checkpoint that takes long, or is large, is written less often.
+constexpr int kReplayPerCheckpointTime = 20;
+constexpr int64_t kMaxJournal = int64_t{1} << 30;
 
 std::vector<std::string> DevicesOf(const Placement& placement) {
   std::vector<std::string> devices;
@@ -104,6 +116,18 @@ std::shared_ptr<TrackedRun> OpenTracked(Tracking* tracking, const std::string& t
                                                : tracking->Open(Tracking::TrainerFolder(trainer));
 }
 
+// Returns what the bits of a result depend on, besides its operation.
+std::string DescribeProcess(const Placement& placement) {
+  std::vector<std::string> devices;
+  for (const PlacedStage& stage : placement.stages) {
+    for (const Worker* worker : stage.replicas.workers()) {
+      devices.push_back(
+          absl::StrCat(worker->name(), " (", worker->device().threads(), " threads)"));
+    }
+  }
+  return absl::StrCat("PyTorch ", kTorchVersion, " on ", absl::StrJoin(devices, ", "));
+}
+
 // Sink that collects the bytes in memory.
 class StringSink final : public ByteSink {
  public:
@@ -134,11 +158,10 @@ absl::Status Trainer::Check(TrainerSpec spec, const BaseModel& base, const Train
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::string id,
-                                                         const BaseModel& base,
-                                                         std::unique_ptr<CheckpointStore> store,
+                                                         const BaseModel& base, TrainerFiles files,
                                                          const TrainerServices& services) {
   BRAID_RETURN_IF_ERROR(CheckSpec(spec));
-  if (store == nullptr) {
+  if (files.checkpoints == nullptr) {
     BRAID_RETURN_IF_ERROR(CheckUnstored(spec));
   }
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<const Objective> objective,
@@ -152,6 +175,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
       Place(base.replicas, &spec, of_job ? services.job_workers : services.training_workers));
   placement.overlap_reduction = services.overlap_reduction;
   std::vector<std::string> devices = DevicesOf(placement);
+  std::string process = DescribeProcess(placement);
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<DataParallel> model,
                          DataParallel::Create(base.config, spec, objective, std::move(placement)));
   BRAID_ASSIGN_OR_RETURN(Schedule schedule,
@@ -161,12 +185,22 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
   std::unique_ptr<Trainer> trainer(new Trainer(
       std::move(spec), std::move(id), base.config, std::move(devices), std::move(objective),
       std::move(schedule), std::move(model), std::move(host_model), services));
-  if (store != nullptr) {
+  if (files.checkpoints != nullptr) {
+    if (trainer->spec_.journal == JournalMode::kOperations && !of_job &&
+        services.read_operation != nullptr) {
+      const std::optional<CheckpointInfo> newest = files.checkpoints->newest();
+      BRAID_ASSIGN_OR_RETURN(
+          trainer->journal_,
+          OperationJournal::Open(std::move(files.journal_directory), std::move(process),
+                                 newest ? newest->line : 0, &services.pools->journals,
+                                 services.read_operation));
+    }
     const auto wait = [trainer = trainer.get()](int64_t sequence) {
       trainer->WaitForFiles(sequence);
     };
-    trainer->checkpointer_ = std::make_unique<Checkpointer>(
-        std::move(store), trainer->host_model_.get(), keep, wait, &services.pools->checkpoints);
+    trainer->checkpointer_ =
+        std::make_unique<Checkpointer>(std::move(files.checkpoints), trainer->host_model_.get(),
+                                       keep, wait, &services.pools->checkpoints);
   }
   return trainer;
 }
@@ -235,15 +269,21 @@ void Trainer::RunInQueue(Done done, Work work) {
 void Trainer::Submit(Operation operation, OperationDone done) {
   operation.received = absl::Now();
   // The caller has the result before a checkpoint contains the operation: a job records it.
-  auto report = [this, done = std::move(done)](absl::StatusOr<OperationResult> result) mutable {
+  const auto began = std::make_shared<bool>(false);
+  auto report = [this, began,
+                 done = std::move(done)](absl::StatusOr<OperationResult> result) mutable {
     const bool applied = result.ok();
-    done(std::move(result));
+    if (applied || *began) {
+      Reply(std::move(result), std::move(done));
+    } else {
+      done(std::move(result));  // at once, so that a stream ends before its next operation
+    }
     if (applied) {
       StartCheckpointIfDue(absl::Now());
     }
   };
-  RunInQueue(std::move(report), [this, operation = std::move(operation)]() mutable {
-    return Apply(std::move(operation));
+  RunInQueue(std::move(report), [this, began, operation = std::move(operation)]() mutable {
+    return Apply(std::move(operation), began.get());
   });
 }
 
@@ -282,7 +322,7 @@ auto Trainer::InTurn(Work work) {
   return work();
 }
 
-absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
+absl::StatusOr<OperationResult> Trainer::Apply(Operation operation, bool* began) {
   const absl::Time start = absl::Now();
   if (operation.dropped && operation.dropped()) {
     return absl::CancelledError("an operation before this one has failed");
@@ -302,25 +342,133 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation) {
     recorded->durable_sequence = durable_;
     return *std::move(recorded);
   }
-  BRAID_ASSIGN_OR_RETURN(OperationResult result, InTurn([&] { return Execute(operation); }));
-  result.applied_sequence = operation.sequence;
-  result.phases.insert(result.phases.begin(), {"queue", start - operation.received});
+  if (journal_ != nullptr) {
+    BRAID_RETURN_IF_ERROR(JournalNow());
+    journal_->Begin(operation, sequence_.history());
+    *began = true;
+  }
+  absl::StatusOr<OperationResult> result = InTurn([&] { return Execute(operation); });
+  if (result.ok()) {
+    result->phases.insert(result->phases.begin(), {"queue", start - operation.received});
+    Complete(operation, &*result);
+    time_since_checkpoint_ += absl::Now() - start;
+  }
+  if (journal_ != nullptr) {
+    journal_->End(operation, result);
+  }
+  return result;
+}
+
+void Trainer::Complete(const Operation& operation, OperationResult* result) {
+  result->applied_sequence = operation.sequence;
   {
     const absl::MutexLock lock(&mu_);
     applied_ = operation.sequence;
     last_operator_ = operation.client_id;
     UpdateInfo();
-    result.step = step_;
-    result.durable_sequence = durable_;
+    result->step = step_;
+    result->durable_sequence = durable_;
   }
   if (!model_->keeps_graph()) {
     before_forward_.reset();
   } else if (operation.kind == OperationKind::kForward) {
     before_forward_ = sequence_;
   }
-  sequence_.Record(operation.sequence, operation.fingerprint, result, operation.client_id);
+  sequence_.Record(operation.sequence, operation.fingerprint, *result, operation.client_id);
   ++operations_since_checkpoint_;
-  return result;
+}
+
+absl::Status Trainer::JournalNow() {
+  if (!journal_failed_) {
+    return absl::OkStatus();
+  }
+  const absl::Status status = WaitFor<absl::Status>([&](auto done) { journal_->Sync(done); });
+  journal_failed_ = !status.ok();
+  return InJournal(status);
+}
+
+absl::Status Trainer::InJournal(const absl::Status& status) const {
+  // UNAVAILABLE tells clients that the operation may have been applied.
+  return status.ok() ? status
+                     : absl::Status(absl::StatusCode::kUnavailable,
+                                    absl::StrCat("trainer '", spec_.name,
+                                                 "' has stopped because its journal cannot be "
+                                                 "written: ",
+                                                 status.message(),
+                                                 " (send the operation again when the disk has "
+                                                 "space)"));
+}
+
+void Trainer::Reply(absl::StatusOr<OperationResult> result, OperationDone done) {
+  if (journal_ == nullptr) {
+    done(std::move(result));
+    return;
+  }
+  journal_->Sync([this, applied = absl::Now(), result = std::move(result),
+                  done = std::move(done)](const absl::Status& synced) mutable {
+    journal_failed_ = !synced.ok();
+    metrics_.RecordJournalWait(synced.ok(), absl::Now() - applied);
+    const int64_t bytes = journal_->bytes();
+    metrics_.CountJournal(bytes - std::exchange(journal_bytes_counted_, bytes));
+    if (!synced.ok()) {
+      done(InJournal(synced));
+      return;
+    }
+    if (result.ok()) {
+      const absl::MutexLock lock(&mu_);
+      durable_ = std::max(durable_, result->applied_sequence);
+      result->durable_sequence = durable_;
+    }
+    done(std::move(result));
+  });
+}
+
+absl::Status Trainer::ReplayJournal(int64_t line) {
+  const int64_t restored = sequence_.applied();
+  bool warned = false;
+  BRAID_RETURN_IF_ERROR(journal_->Recover(line, restored, [&](JournaledOperation journaled) {
+    if (journaled.description != journal_->description() && !std::exchange(warned, true)) {
+      Log(LogModule::kTraining)
+          .warn(
+              "trainer '{}': the operations of the journal were applied with {}, and are applied "
+              "again with {}: results may differ in the last bits",
+              spec_.name, journaled.description, journal_->description());
+    }
+    return Replay(std::move(journaled));
+  }));
+  if (sequence_.applied() == restored) {
+    return absl::OkStatus();
+  }
+  Log(LogModule::kTraining)
+      .info("trainer '{}': operations {} to {} applied again from the journal", spec_.name,
+            restored + 1, sequence_.applied());
+  const absl::MutexLock lock(&mu_);
+  durable_ = applied_;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Replay(JournaledOperation journaled) {
+  Operation& operation = journaled.operation;
+  if (journaled.history != sequence_.history()) {
+    return absl::DataLossError("it follows other operations than those that were applied");
+  }
+  const absl::Time start = absl::Now();
+  absl::StatusOr<OperationResult> result;
+  if (operation.kind == OperationKind::kPublish) {
+    result = *std::move(journaled.result);
+    if (services_.publisher->WasLost(result->model, result->version)) {
+      // With the same origin, it gets the same number.
+      operation.wait_durable = false;
+      result = InTurn([&] { return RunPublish(operation); });
+    }
+    model_->DropKept();
+  } else {
+    result = InTurn([&] { return Execute(operation); });
+  }
+  BRAID_RETURN_IF_ERROR(result.status());
+  Complete(operation, &*result);
+  time_since_checkpoint_ += absl::Now() - start;
+  return absl::OkStatus();
 }
 
 void Trainer::UpdateInfo() {
@@ -749,15 +897,21 @@ absl::StatusOr<TrainerCheckpoint> Trainer::MakeCheckpoint(bool before_forward) {
   progress.schedule = schedule_.state();
   progress.loss_sum = loss_sum_;
   progress.losses = losses_;
+  progress.keeps_graph = model_->keeps_graph() && !before_forward;
   const absl::MutexLock lock(&mu_);
   progress.step = step_;
   progress.skipped = skipped_;
   return checkpoint;
 }
 
-void Trainer::StartCheckpoint(bool before_forward, SaveDone done) {
+void Trainer::StartCheckpoint(bool before_forward, bool automatic, SaveDone done) {
   const absl::Time start = absl::Now();
   absl::StatusOr<TrainerCheckpoint> checkpoint = MakeCheckpoint(before_forward);
+  if (journal_ != nullptr) {
+    journal_->BeginCheckpoint();
+    journal_bytes_at_checkpoint_ = journal_->bytes();
+  }
+  time_since_checkpoint_ = absl::ZeroDuration();
   metrics_.RecordCheckpointPause(absl::Now() - start);
   operations_since_checkpoint_ = 0;
   last_checkpoint_ = start;
@@ -766,12 +920,26 @@ void Trainer::StartCheckpoint(bool before_forward, SaveDone done) {
     done(checkpoint.status());
     return;
   }
-  checkpointer_->Write(*std::move(checkpoint), [this, start, done = std::move(done)](
+  checkpoint->automatic = automatic;
+  const bool whole = !checkpoint->progress.keeps_graph;
+  if (journal_ != nullptr) {
+    // A restart needs it: see ReadForRestart().
+    const absl::MutexLock lock(&mu_);
+    checkpointer_->Keep(whole ? "" : whole_checkpoint_);
+  }
+  checkpointer_->Write(*std::move(checkpoint), [this, start, whole, done = std::move(done)](
                                                    absl::StatusOr<CheckpointInfo> info) mutable {
     if (info.ok()) {
       const absl::MutexLock lock(&mu_);
-      durable_ = info->sequence;
+      durable_ = std::max(durable_, info->sequence);
       checkpoint_ = *info;
+      if (whole) {
+        whole_checkpoint_ = info->name;
+      }
+      if (journal_ != nullptr && whole) {
+        journal_->EndCheckpoint(info->sequence);
+      }
+      checkpoint_time_ = absl::Now() - start;
       metrics_.SetLastCheckpoint(info->created);
     } else {
       Log(LogModule::kTraining)
@@ -810,11 +978,26 @@ void Trainer::StartCheckpointIfDue(absl::Time now) {
       policy.every_operations > 0 && operations_since_checkpoint_ >= policy.every_operations;
   const bool by_time =
       policy.every > absl::ZeroDuration() && now - last_checkpoint_ >= policy.every;
+  const bool by_journal = journal_ != nullptr && JournalIsLong();
   // One at a time, so that a slow disk gets fewer checkpoints. Not between a Forward and its
   // Backward, which could not be retried after a restart because graphs cannot be checkpointed.
-  if ((by_count || by_time) && checkpointer_->waiting() == 0 && !model_->keeps_graph()) {
-    StartCheckpoint(/*before_forward=*/false, [](const absl::StatusOr<CheckpointInfo>&) {});
+  if ((by_count || by_time || by_journal) && checkpointer_->waiting() == 0 &&
+      !model_->keeps_graph()) {
+    StartCheckpoint(/*before_forward=*/false, /*automatic=*/!by_count && !by_time,
+                    [](const absl::StatusOr<CheckpointInfo>&) {});
   }
+}
+
+bool Trainer::JournalIsLong() const {
+  absl::Duration most_time = kMaxReplay;
+  int64_t most_bytes = kMaxJournal;
+  {
+    const absl::MutexLock lock(&mu_);
+    most_time = std::max(most_time, kReplayPerCheckpointTime * checkpoint_time_);
+    most_bytes = std::max(most_bytes, checkpoint_.bytes);
+  }
+  return time_since_checkpoint_ >= most_time ||
+         journal_->bytes() - journal_bytes_at_checkpoint_ >= most_bytes;
 }
 
 void Trainer::Tick(absl::Time now) {
@@ -854,7 +1037,8 @@ bool Trainer::awaits_backward() const {
   const CheckpointPolicy& policy = spec_.checkpoints;
   const bool client_sends_again =
       policy.every_operations > 0 || policy.every > absl::ZeroDuration();
-  return client_sends_again && model_->keeps_graph() && before_forward_.has_value();
+  return (client_sends_again || journal_ != nullptr) && model_->keeps_graph() &&
+         before_forward_.has_value();
 }
 
 void Trainer::Save(bool last, SaveDone done) {
@@ -864,17 +1048,21 @@ void Trainer::Save(bool last, SaveDone done) {
   }
   auto shared = std::make_shared<SaveDone>(std::move(done));
   const absl::Status queued = Enqueue([this, last, shared] {
-    if (absl::Status alive = CheckUsable(); !alive.ok()) {
-      (*shared)(std::move(alive));
-      return;
-    }
     const bool before_forward = last && awaits_backward();
-    if (const auto written = WrittenAt((before_forward ? *before_forward_ : sequence_).applied());
-        last && written) {
-      (*shared)(*written);
+    absl::Status usable = CheckNotDeleted();
+    if (last && usable.ok()) {
+      if (const auto written =
+              WrittenAt((before_forward ? *before_forward_ : sequence_).applied())) {
+        (*shared)(*written);
+        return;
+      }
+    }
+    usable.Update(CheckUsable());
+    if (!usable.ok()) {
+      (*shared)(std::move(usable));
       return;
     }
-    StartCheckpoint(before_forward,
+    StartCheckpoint(before_forward, /*automatic=*/last,
                     [shared](absl::StatusOr<CheckpointInfo> info) { (*shared)(std::move(info)); });
   });
   if (!queued.ok()) {
@@ -884,7 +1072,8 @@ void Trainer::Save(bool last, SaveDone done) {
 
 std::optional<CheckpointInfo> Trainer::WrittenAt(int64_t sequence) const {
   const absl::MutexLock lock(&mu_);
-  return durable_ == sequence ? std::optional(checkpoint_) : std::nullopt;
+  return !checkpoint_.name.empty() && checkpoint_.sequence == sequence ? std::optional(checkpoint_)
+                                                                       : std::nullopt;
 }
 
 absl::StatusOr<std::vector<CheckpointInfo>> Trainer::ListCheckpoints() const {
@@ -916,9 +1105,19 @@ void Trainer::RestoreCheckpoint(std::string name, SaveDone done) {
 }
 
 void Trainer::Resume(StoredCheckpoint read, SaveDone done) {
-  Restore([this, read = std::move(
-                     read)]() mutable { return RestoreNow(std::move(read), /*resumes=*/true); },
-          std::move(done));
+  Restore(
+      [this, read = std::move(read)]() mutable -> absl::StatusOr<CheckpointInfo> {
+        BRAID_ASSIGN_OR_RETURN(CheckpointInfo info, RestoreNow(std::move(read), /*resumes=*/true));
+        if (journal_ != nullptr) {
+          BRAID_RETURN_IF_ERROR(ReplayJournal(info.line));
+          if (time_since_checkpoint_ >= kLongReplay && !model_->keeps_graph()) {
+            StartCheckpoint(/*before_forward=*/false, /*automatic=*/true,
+                            [](const absl::StatusOr<CheckpointInfo>&) {});
+          }
+        }
+        return info;
+      },
+      std::move(done));
 }
 
 template <typename Work>
@@ -957,7 +1156,14 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(StoredCheckpoint read, bool r
   if (!resumes) {
     progress.last_operator = RandomId();
     // Written before anything changes, because the disk may be full.
-    BRAID_RETURN_IF_ERROR(checkpointer_->MakeNewest(read.info.name, WriteState(read.contents)));
+    BRAID_ASSIGN_OR_RETURN(read.info,
+                           checkpointer_->MakeNewest(read.info.name, WriteState(read.contents)));
+  }
+  if (journal_ != nullptr && !resumes) {
+    // Replies of earlier operations set durable_.
+    WaitFor<absl::Status>([&](auto wait) { journal_->Sync(wait); }).IgnoreError();  // undone below
+    journal_->Restart(read.info.line, progress.sequence);
+    journal_failed_ = false;
   }
   if (const absl::Status restored = model_->Restore(read.contents.tensors); !restored.ok()) {
     return Poison("a restore", restored);
@@ -968,6 +1174,7 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(StoredCheckpoint read, bool r
   step_time_ = absl::ZeroDuration();
   step_rows_ = 0;
   operations_since_checkpoint_ = 0;
+  time_since_checkpoint_ = absl::ZeroDuration();
   last_checkpoint_ = absl::Now();
   before_forward_.reset();
   sequence_ = Sequence();
@@ -981,6 +1188,7 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(StoredCheckpoint read, bool r
   last_operator_ = progress.last_operator;
   durable_ = progress.sequence;
   checkpoint_ = read.info;
+  whole_checkpoint_ = read.info.name;
   UpdateInfo();
   RecordLearningRates(lrs_);
   metrics_.SetLastCheckpoint(read.info.created);

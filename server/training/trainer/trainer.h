@@ -2,6 +2,7 @@
 // calls.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,7 @@
 #include "server/training/trainer/evaluation_result.h"
 #include "server/training/trainer/host_model.h"
 #include "server/training/trainer/operation.h"
+#include "server/training/trainer/operation_journal.h"
 #include "server/training/trainer/publisher.h"
 #include "server/training/trainer/sequence.h"
 #include "server/training/trainer/trainer_registry.h"
@@ -46,17 +48,22 @@ struct BaseModel {
   const ReplicaSet& replicas;
 };
 
+// What a trainer keeps on disk.
+struct TrainerFiles {
+  std::unique_ptr<CheckpointStore> checkpoints = nullptr;  // nullptr: nothing
+  std::string journal_directory = {};
+};
+
 // Owned by the TrainerRegistry. Thread-safe. Operations run one after the other, each on a thread
 // of the trainer pool, which waits for the workers.
 class Trainer {
  public:
   // Starts from the code and the weights of `base`. `id`: unique, also among trainers that have had
-  // the same name. `store`: for checkpoints; nullptr: no checkpoints. Blocks while the workers copy
+  // the same name. Blocks while the workers copy
   // the replicas. INVALID_ARGUMENT naming the wrong field of `spec`; FAILED_PRECONDITION from
   // DataParallel::Create().
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(TrainerSpec spec, std::string id,
-                                                         const BaseModel& base,
-                                                         std::unique_ptr<CheckpointStore> store,
+                                                         const BaseModel& base, TrainerFiles files,
                                                          const TrainerServices& services);
   // Checks what Create() checks, as far as that takes no memory for gradients and optimizer, and
   // `use`. Errors as there, and as Objective::CheckTargets(); naming evaluation.metrics[i] or
@@ -98,7 +105,8 @@ class Trainer {
   // Restores a checkpoint; an empty name means the newest. Operations of clients that do not know
   // of the restore fail from now on: it changes Sequence::last_operator().
   void RestoreCheckpoint(std::string name, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
-  // Restores the newest checkpoint after a restart. Clients continue without noticing.
+  // Restores the newest checkpoint after a restart, and applies the operations after it that the
+  // journal has. Clients continue without noticing. DATA_LOSS if the journal is damaged.
   void Resume(StoredCheckpoint read, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints() const;
   // Calls `call` before each checkpoint is written, on another thread, and after OperationDone of
@@ -148,7 +156,19 @@ class Trainer {
   absl::Status Poison(absl::string_view what, const absl::Status& failure) ABSL_LOCKS_EXCLUDED(mu_);
 
   // In the trainer's queue.
-  absl::StatusOr<OperationResult> Apply(Operation operation) ABSL_LOCKS_EXCLUDED(mu_);
+  // Sets `began` once the operation is in the journal.
+  absl::StatusOr<OperationResult> Apply(Operation operation, bool* began) ABSL_LOCKS_EXCLUDED(mu_);
+  // Records `result` of the operation, and completes it.
+  void Complete(const Operation& operation, OperationResult* result) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `done` with `result` when the operation is durable.
+  void Reply(absl::StatusOr<OperationResult> result, OperationDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes records of the journal that could not be written. Returns why they still cannot.
+  absl::Status JournalNow();
+  // Returns the error of an operation for an error of the journal.
+  absl::Status InJournal(const absl::Status& status) const;
+  // Applies the operations of the journal after the checkpoint that was restored.
+  absl::Status ReplayJournal(int64_t line) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Replay(JournaledOperation journaled) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns `work()`, which uses the devices. Work for a job first passes the job gate.
   template <typename Work>
   auto InTurn(Work work);
@@ -196,7 +216,9 @@ class Trainer {
   // do not repeat operations that a checkpoint contains.
   void WaitForFiles(int64_t sequence) ABSL_LOCKS_EXCLUDED(before_mu_);
   // Copies the state and writes it in the background. Records how long the trainer paused.
-  void StartCheckpoint(bool before_forward, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  void StartCheckpoint(bool before_forward, bool automatic, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns whether a restart would take long to apply the journal.
+  bool JournalIsLong() const ABSL_LOCKS_EXCLUDED(mu_);
   void StartCheckpointIfDue(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   // Posts StartCheckpointIfDue() to the trainer's queue. Called by any thread.
   void PostCheckpointCheck(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
@@ -234,7 +256,12 @@ class Trainer {
   absl::Duration step_time_;  // of the operations since the last update
   int64_t step_rows_ = 0;     // that they trained on
   int64_t operations_since_checkpoint_ = 0;
+  absl::Duration time_since_checkpoint_;  // of these operations
+  int64_t journal_bytes_at_checkpoint_ = 0;
   absl::Time last_checkpoint_ = absl::Now();
+
+  std::atomic<bool> journal_failed_ = false;  // the last Sync() failed
+  int64_t journal_bytes_counted_ = 0;         // in the metrics; used by callbacks of Sync()
 
   absl::Mutex before_mu_;
   std::function<void()> before_checkpoint_ ABSL_GUARDED_BY(before_mu_);  // nullptr: none
@@ -251,15 +278,19 @@ class Trainer {
   int64_t skipped_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t applied_ ABSL_GUARDED_BY(mu_) = 0;
   std::string last_operator_ ABSL_GUARDED_BY(mu_);
-  int64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t durable_ ABSL_GUARDED_BY(mu_) = 0;             // in a checkpoint, or in the journal
+  absl::Duration checkpoint_time_ ABSL_GUARDED_BY(mu_);  // until the last one was written
   // The checkpoint written or restored last.
   CheckpointInfo checkpoint_ ABSL_GUARDED_BY(mu_);
+  // Name of the last one that was written or restored and has the whole state: no graph was kept.
+  std::string whole_checkpoint_ ABSL_GUARDED_BY(mu_);
   int64_t accumulated_ ABSL_GUARDED_BY(mu_) = 0;
   double lr_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<GroupLearningRate> lrs_ ABSL_GUARDED_BY(mu_);
   std::vector<DeviceMemory> memory_ ABSL_GUARDED_BY(mu_);
 
   // Ends before all of the above, and after the queue that posts to it.
+  std::unique_ptr<OperationJournal> journal_;   // nullptr: none
   std::unique_ptr<Checkpointer> checkpointer_;  // nullptr: no store
   // Last member: ends first.
   TaskQueue queue_;

@@ -113,8 +113,7 @@ absl::Status HasExpired(absl::string_view name) {
 // newest. Blocks. NOT_FOUND if there is no such checkpoint or the model is not served, DATA_LOSS if
 // the files cannot be read.
 absl::StatusOr<LoadedTrainer> RestoreTrainer(const StoredTrainer& stored, TrainerSpec spec,
-                                             const std::string& checkpoint,
-                                             std::unique_ptr<CheckpointStore> store,
+                                             const std::string& checkpoint, TrainerFiles files,
                                              BaseModels* bases, const TrainerServices& services) {
   spec.name = stored.name;
   spec.base_version = stored.base_version;
@@ -125,14 +124,17 @@ absl::StatusOr<LoadedTrainer> RestoreTrainer(const StoredTrainer& stored, Traine
         .warn("trainer '{}': moved to other devices (the server does not have all of its devices)",
               spec.name);
   }
-  BRAID_ASSIGN_OR_RETURN(StoredCheckpoint read, ReadCheckpoint(*store, checkpoint));
+  const bool replays = checkpoint.empty() && spec.journal == JournalMode::kOperations;
+  BRAID_ASSIGN_OR_RETURN(StoredCheckpoint read,
+                         replays ? ReadForRestart(*files.checkpoints)
+                                 : ReadCheckpoint(*files.checkpoints, checkpoint));
   LoadedTrainer loaded;
   // The version that it started from may no longer be served, or may have changed.
   BRAID_ASSIGN_OR_RETURN(loaded.base, bases->Load(read.files, *served));
   BRAID_ASSIGN_OR_RETURN(loaded.trainer, Trainer::Create(std::move(spec), stored.id,
                                                          {loaded.base->config, loaded.base->version,
                                                           loaded.base->replicas},
-                                                         std::move(store), services));
+                                                         std::move(files), services));
   BRAID_RETURN_IF_ERROR(WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
                           if (checkpoint.empty()) {
                             loaded.trainer->Resume(std::move(read), std::move(done));
@@ -381,8 +383,7 @@ void TrainerRegistry::RestoreStored() {
 bool TrainerRegistry::SaveAll() {
   bool all = true;
   for (const std::shared_ptr<PagedTrainer>& trainer : All()) {
-    const TrainerInfo info = trainer->info();
-    if (storage_ == nullptr || info.applied_sequence == info.durable_sequence) {
+    if (storage_ == nullptr || trainer->state().on_disk) {
       continue;
     }
     const auto saved = WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
@@ -396,7 +397,7 @@ bool TrainerRegistry::SaveAll() {
     });
     if (!saved.ok()) {
       Log(LogModule::kTraining)
-          .error("trainer '{}': the last checkpoint was not written: {}", info.spec.name,
+          .error("trainer '{}': the last checkpoint was not written: {}", trainer->name(),
                  std::string(saved.status().message()));
       all = false;
     }
@@ -569,22 +570,30 @@ absl::StatusOr<LoadedTrainer> TrainerRegistry::Load(const StoredTrainer& stored,
                                                     const std::string& checkpoint,
                                                     std::unique_ptr<CheckpointStore> checkpoints) {
   BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, read_spec_(stored.request));
-  if (checkpoints == nullptr) {
-    BRAID_ASSIGN_OR_RETURN(checkpoints, storage_->OpenCheckpoints(stored.name));
-  }
-  return RestoreTrainer(stored, std::move(spec), checkpoint, std::move(checkpoints), bases_.get(),
+  BRAID_ASSIGN_OR_RETURN(TrainerFiles files, FilesOf(stored.name, std::move(checkpoints)));
+  return RestoreTrainer(stored, std::move(spec), checkpoint, std::move(files), bases_.get(),
                         services_);
+}
+
+absl::StatusOr<TrainerFiles> TrainerRegistry::FilesOf(
+    const std::string& name, std::unique_ptr<CheckpointStore> checkpoints) const {
+  TrainerFiles files{std::move(checkpoints)};
+  if (files.checkpoints == nullptr) {
+    BRAID_ASSIGN_OR_RETURN(files.checkpoints, storage_->OpenCheckpoints(name));
+  }
+  BRAID_ASSIGN_OR_RETURN(files.journal_directory, storage_->JournalOf(name));
+  return files;
 }
 
 absl::StatusOr<std::shared_ptr<Trainer>> TrainerRegistry::Start(
     TrainerSpec spec, const BaseModel& model, const std::optional<StoredTrainer>& stored) const {
   const auto create = [&]() -> absl::StatusOr<std::shared_ptr<Trainer>> {
-    std::unique_ptr<CheckpointStore> store;
+    TrainerFiles files;
     if (stored) {
-      BRAID_ASSIGN_OR_RETURN(store, storage_->OpenCheckpoints(stored->name));
+      BRAID_ASSIGN_OR_RETURN(files, FilesOf(stored->name, nullptr));
     }
     return Trainer::Create(std::move(spec), stored ? stored->id : RandomId(), model,
-                           std::move(store), services_);
+                           std::move(files), services_);
   };
   absl::StatusOr<std::shared_ptr<Trainer>> trainer = create();
   absl::Status status = trainer.status();

@@ -42,6 +42,7 @@ class TrainerStorage;
 class Worker;
 struct BaseModel;
 struct StoredTrainer;
+struct TrainerFiles;
 
 // Names of trainers that belong to jobs start with it. Clients may read them, but not change them.
 inline constexpr absl::string_view kJobTrainerPrefix = "job-";
@@ -52,6 +53,7 @@ struct TrainerPools {
   TaskPool operations{"trainer", 32};
   TaskPool job_operations{"job trainer", 32};
   TaskPool checkpoints{"checkpoints", 8};
+  TaskPool journals{"journals", 8};
   // Frees trainers and reads them again.
   TaskPool paging{"trainer paging", 4};
 };
@@ -75,6 +77,9 @@ struct TrainerServices {
   // Bytes of memory per device, by the name of its workers, beyond which idle trainers are freed.
   // Devices without an entry have no limit.
   std::map<std::string, int64_t> memory = {};
+  // Reads requests in journals. nullptr: no journals.
+  std::function<absl::StatusOr<Operation>(OperationKind, const std::string& request)>
+      read_operation = {};
 };
 
 struct CreatedTrainer {
@@ -195,6 +200,9 @@ class TrainerRegistry {
  private:
   absl::StatusOr<CreatedTrainer> CreateNow(TrainerSpec spec, const std::string& request)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the files of a stored trainer. `checkpoints`: nullptr opens them.
+  absl::StatusOr<TrainerFiles> FilesOf(const std::string& name,
+                                       std::unique_ptr<CheckpointStore> checkpoints) const;
   // Creates a trainer that starts from `model`, and a first checkpoint if it is `stored`. Removes
   // the stored record after an error.
   absl::StatusOr<std::shared_ptr<Trainer>> Start(TrainerSpec spec, const BaseModel& model,

@@ -19,7 +19,7 @@
 #include "server/base/durability.h"
 #include "server/base/new_file.h"
 #include "server/base/task_thread.h"
-#include "server/storage/version_store.h"
+#include "server/storage/versions/version_store.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/model_metrics.h"
 

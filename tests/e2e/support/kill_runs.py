@@ -38,6 +38,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         },
         "clip_grad_value": 0.1,
         "seed": 2,
+        "journal": "none",  # The client resends.
     },
 }
 

@@ -438,6 +438,39 @@ TEST_F(CheckpointStoreTest, DetectsADamagedSharedFile) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("all 3 checkpoints are damaged")));
 }
 
+TEST_F(CheckpointStoreTest, AutomaticCheckpointsAreReplacedByTheNextOne) {
+  const auto write = [&](int64_t step, bool automatic) {
+    ASSERT_THAT(store_->Write(step, 2 * step, "{}", {}, automatic), IsOk());
+    ASSERT_THAT(store_->Retain(2), IsOk());
+  };
+  write(1, false);
+  write(2, true);
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kFirst, kSecond));
+  Reopen();
+  write(3, true);
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kFirst, kThird));
+  // One that was restored is kept like those that were asked for.
+  ASSERT_THAT(store_->MakeNewest(kThird, "{}"), IsOk());
+  ASSERT_THAT(store_->Write(4, 8, "{}", {}), IsOk());
+  ASSERT_THAT(store_->Retain(2), IsOk());
+  EXPECT_THAT(store_->List(), SizeIs(2));
+  EXPECT_EQ(store_->List().front().name, kThird);
+}
+
+TEST_F(CheckpointStoreTest, ContinuesTheLineOfTheCheckpointThatReplacesADamagedOne) {
+  ASSERT_THAT(store_->Write(1, 2, "{}", {}), IsOk());
+  ASSERT_THAT(store_->Write(2, 4, "{}", {}), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo restored, store_->MakeNewest(kFirst, "{}"));
+  EXPECT_GT(restored.line, 0);
+  FlipByte(root() / kFirst / "manifest.json", 40);
+  Reopen();
+  BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, store_->ReadNewest());
+  EXPECT_EQ(loaded.info.name, kSecond);
+  EXPECT_EQ(loaded.info.line, 0);
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo next, store_->Write(3, 6, "{}", {}));
+  EXPECT_EQ(next.line, 0);
+}
+
 TEST_F(CheckpointStoreTest, ReportsADirectoryThatCannotBeCreated) {
   dir_.Write("file", "");
   EXPECT_THAT(CheckpointStore::Open(dir_.path() / "file", shared_.get()),

@@ -9,7 +9,7 @@
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
-#include "server/rpc/training/stored_spec.h"
+#include "server/rpc/training/stored_requests.h"
 #include "tests/fakes/status_matchers.h"
 
 namespace braid {

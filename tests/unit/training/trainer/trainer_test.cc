@@ -86,7 +86,7 @@ TEST_F(TrainerTest, TrainersOfClientsAndOfJobsRunOnTheirWorkers) {
     BRAID_ASSERT_OK_AND_ASSIGN(
         const auto trainer,
         Trainer::Create(spec, "id", {base->config(), base->version(), base->replicas()},
-                        /*store=*/nullptr, services));
+                        TrainerFiles(), services));
     EXPECT_THAT(braid::Do(*trainer, BatchOperation(1, rows)), IsOk());
   };
   step("experiment", 20);

@@ -22,7 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/base/new_file.h"
-#include "server/storage/version_upload.h"
+#include "server/storage/versions/version_upload.h"
 
 namespace braid {
 

@@ -1,4 +1,4 @@
-#include "server/storage/version_store.h"
+#include "server/storage/versions/version_store.h"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

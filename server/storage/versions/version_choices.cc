@@ -1,4 +1,4 @@
-#include "server/storage/version_choices.h"
+#include "server/storage/versions/version_choices.h"
 
 #include <filesystem>
 #include <system_error>

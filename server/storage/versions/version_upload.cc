@@ -1,4 +1,4 @@
-#include "server/storage/version_upload.h"
+#include "server/storage/versions/version_upload.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "server/storage/version_upload.h"
+#include "server/storage/versions/version_upload.h"
 
 #include <filesystem>
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/storage/version_store.h"
+#include "server/storage/versions/version_store.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/unit/storage/file_tools.h"

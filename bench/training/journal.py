@@ -1,8 +1,8 @@
-"""Times what the journal costs: steps of trainers with and without one, in alternating rounds.
+"""Benchmarks training steps with and without a journal, in alternating rounds.
 
     bench/training/journal.sh
 
-The convnet of examples/fashion_mnist in batches of 256 images on two CPU replicas of one thread, and an
+The convnet of examples/fashion_mnist in batches of 256 images on two CPU replicas with one thread each, and an
 MLP of 100 k parameters in batches of 64 rows. The client waits for each reply, or streams.
 """
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Kills a server repeatedly while clients train that never resend.
+"""Kills a server repeatedly while clients that never resend are training.
 
 Three trainers with dropout and batch norm are used by one client each, which connects anew after each
-kill. The server's journal must have every operation with a reply, exactly once, and the weights must be
-those of trainers without a kill, bit for bit. BRAID_SERVER_BINARY names the server, if it is not
+kill. After each restart, every answered operation must have been applied exactly once. In the end, the
+weights must equal those of trainers without a kill, bit for bit. BRAID_SERVER_BINARY names the server, if it is not
 build/release/bin/braid-server. Exits with 1 on any problem.
 """
 
@@ -31,7 +31,7 @@ PROGRESS_SECONDS = 10
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=1000, metavar="N", help="default: 1000")
-    parser.add_argument("--seed", type=int, help="of the moments; default: another each time")
+    parser.add_argument("--seed", type=int, help="random seed of the kill times; default: random")
     return parser.parse_args()
 
 
@@ -40,12 +40,12 @@ class Progress:
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
-        self._began = self._told = time.monotonic()
+        self._began = self._last_printed = time.monotonic()
 
     def __call__(self, count: int, operations: int) -> None:
         now = time.monotonic()
-        if now - self._told >= PROGRESS_SECONDS or count == self._wanted:
-            self._told = now
+        if now - self._last_printed >= PROGRESS_SECONDS or count == self._wanted:
+            self._last_printed = now
             print(
                 f"{now - self._began:6.0f} s  {count} of {self._wanted} kills, "
                 f"{operations} operations",

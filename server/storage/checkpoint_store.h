@@ -36,8 +36,8 @@ struct CheckpointInfo {
   int64_t sequence = 0;
   int64_t bytes = 0;  // of all its files, shared ones included
   absl::Time created;
-  int64_t line = 0;        // of the states after it
-  bool automatic = false;  // nobody asked for it; see Retain()
+  int64_t line = 0;        // of the operations that follow it
+  bool automatic = false;  // neither a user nor a policy asked for it; see Retain()
 };
 
 struct DamagedCheckpoint {

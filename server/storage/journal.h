@@ -16,8 +16,12 @@
 // Numbers are little-endian. The first record of a segment has kind 0, the line of the segment's
 // records as its sequence, and a description of the process that wrote it as its body.
 //
-// A crash may leave an incomplete record at the end of the last segment, and only there: nobody was
-// told that it is durable. A damaged record that a later one calls durable is reported.
+// A crash may leave an incomplete record at the end of the last segment, and only there; it was
+// never reported as durable. Read() reports a damaged record if a later one shows that it was
+// durable.
+//
+// A line is a history without restores: a trainer that restores a checkpoint starts another one
+// (checkpoint_store.h).
 #pragma once
 
 #include <cstdint>
@@ -54,16 +58,16 @@ class Journal {
   using WriteBody = std::function<void(std::string*)>;
   using Done = absl::AnyInvocable<void(const absl::Status&)>;
 
-  // Finds the segments. `description`: of this process; a process with another one starts a new
-  // segment. `line`: of the records to append. `pool`: outlives the object.
+  // Finds the segments. `description`: text about this process; a process with another text starts
+  // a new segment. `line`: line of the records to append. `pool`: outlives the object.
   static absl::StatusOr<std::unique_ptr<Journal>> Open(std::string directory,
                                                        std::string description, int64_t line,
                                                        TaskPool* pool);
 
   // Calls `use` for each record of `line`, in order, with the description of the process that wrote
-  // it, until `use` fails, and makes them durable. Must precede Append(). Blocks. DATA_LOSS naming
-  // file and byte if a durable record is damaged, if a segment is missing, or if there are records
-  // of a later line.
+  // it, until `use` fails. Then syncs the last segment. Must precede Append(). Blocks. DATA_LOSS
+  // naming file and byte if a durable record is damaged, if a segment is missing, or if there are
+  // records of a later line.
   absl::Status Read(
       int64_t line,
       absl::FunctionRef<absl::Status(const JournalRecord&, absl::string_view description)> use);
@@ -73,9 +77,10 @@ class Journal {
   // Queues a record that is written after the records before it have become durable. It is not
   // synced itself: it survives if the process dies, but maybe not if the machine does.
   void AppendNote(JournalRecord record) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `done` when all records appended so far are durable, or with the error why they are not:
-  // RESOURCE_EXHAUSTED if the disk is full. They are kept in memory, and every later Sync() tries
-  // again. `done` is called by a thread of the pool and must not block.
+  // Calls `done` when all records appended so far are durable and the notes are written, or with an
+  // error: RESOURCE_EXHAUSTED if the disk is full. Records that are not durable are kept in memory,
+  // and every later Sync() tries again. `done` is called by a thread of the pool and must not
+  // block.
   void Sync(Done done) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the sequence of the last durable record of this process; 0: none.
   int64_t durable() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -84,10 +89,11 @@ class Journal {
 
   // Deletes all records and sets the line of later ones, which is larger than that of earlier ones.
   void StartLine(int64_t line) ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes the next record start a segment if the current one is large, so that Trim() of the
-  // sequence before it can delete the current one.
+  // Makes the next record start a segment if the current one is large, so that a later Trim() can
+  // delete the current one.
   void StartSegment() ABSL_LOCKS_EXCLUDED(mu_);
-  // Deletes segments in which no record of the line has a sequence above `sequence`.
+  // Deletes segments in which no record of the line has a sequence above `sequence`; empties the
+  // current one instead.
   void Trim(int64_t sequence) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -341,7 +341,7 @@ struct MetricTable {
                           MetricGroup::kTraining,
                           "braid_journal_errors_total",
                           {"trainer"},
-                          "Replies that failed because the journal could not be written."};
+                          "Operations that failed because the journal could not be written."};
 
   Counters job_rows{&table,
                     MetricGroup::kJobs,

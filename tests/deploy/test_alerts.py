@@ -219,8 +219,8 @@ CASES = [
     Case("BraidTrainerFailed", {FAILED: "0x200"}, LATER),
     Case("BraidCheckpointFailed", trainer("checkpoints_total", "0x10 1x200", ',outcome="failed"'),
          LATER, {**OF_TRAINER, "outcome": "failed"}, "Checkpoints of trainer t fail on a:1",
-         "A restart has to repeat everything since the last successful checkpoint, and loses it "
-         "without a journal."),
+         "A restart must replay everything since the last successful checkpoint. Without a "
+         "journal, a crash loses it."),
     Case("BraidCheckpointFailed", trainer("checkpoints_total", "0+1x200", ',outcome="written"'),
          LATER),
     Case("BraidJournalFailed", trainer("journal_errors_total", "0x10 1x200"), "15m", OF_TRAINER,

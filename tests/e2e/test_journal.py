@@ -1,4 +1,4 @@
-"""A crash of the server undoes no operation that has a reply, without a client that resends."""
+"""A crash of the server loses no answered operation, even if no client resends."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_the_same_client_continues_without_noticing(
         assert_same_bits(trainer.state_dict(), expected)
 
 
-def test_without_a_journal_a_crash_undoes_what_no_checkpoint_has(server: DurableServer) -> None:
+def test_without_a_journal_a_crash_loses_operations_after_the_newest_checkpoint(
+    server: DurableServer) -> None:
     with braid.connect(server.address) as client:
         trainer = create(client, "unjournaled", journal="none")
         result = trainer.step(*batch(0))

@@ -1,7 +1,7 @@
 """Log of operations that a handle may replay, and the rule for replay.
 
-After a restart of the server, each trainer is at its newest checkpoint, the durable sequence
-number. Later operations must be replayed, with the same numbers and bytes, before training
+After a restart of the server, each trainer is at its durable sequence number: the last operation of
+its journal, or of its newest checkpoint. Later operations must be replayed, with the same numbers and bytes, before training
 continues. If the trainer's applied number differs from the one that the handle knows, it is:
 
 - larger, but not larger than the last number sent: only replies were lost. The handle sends the

@@ -370,12 +370,12 @@ class Client:
         micro_batch: maximum rows that a replica processes at once, except in a forward pass with
             `keep_graph`; None: its whole chunk.
         checkpoint_every, checkpoint_every_seconds: interval of background checkpoints, in
-            operations and in seconds; None: disabled. With either, training survives a restart of
-            the server.
+            operations and in seconds; None: disabled. With either, the client waits for a
+            server that restarts.
         checkpoint_keep: number of newest checkpoints to keep; 0: all.
-        journal: "operations": the server writes each operation to disk before it replies, so a
-            crash of the server undoes none, if it has a data directory. "none": a crash undoes the
-            operations since the newest checkpoint.
+        journal: "operations": with a data directory, the server writes each operation to disk
+            before it replies, so a crash loses none. "none": a crash loses the operations since the
+            newest checkpoint, unless the client resends them.
         idle_timeout: seconds without an operation until the trainer expires; `restore_trainer`
             brings it back.
         exist_ok: if the name is in use, continue with that trainer after its last operation; an

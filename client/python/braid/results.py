@@ -30,7 +30,7 @@ class OperationResult:
 
     step: number of updates so far.
     sequence: sequence number of the operation, from 1 per trainer.
-    durable_sequence: sequence number of the last operation that a crash of the server does not undo;
+    durable_sequence: sequence number of the last operation that a crash of the server cannot lose;
         0: none.
     chunks: split of the batch, in order; empty without `report_split`.
     replayed: True if the operation was applied before; this is its recorded reply.
@@ -127,7 +127,7 @@ class TrainerInfo:
     devices: devices with a replica, the primary first.
     step: number of updates.
     applied_sequence: sequence number of the last applied operation; 0: none.
-    durable_sequence: sequence number of the last operation that a crash of the server does not undo;
+    durable_sequence: sequence number of the last operation that a crash of the server cannot lose;
         0: none.
     accumulated: `forward_backward` and `backward` calls since the last update.
     skipped: batches and updates skipped because a loss or gradient was not finite.
@@ -228,7 +228,7 @@ class ModelVersion:
     created: creation time in UTC; for "exported", the modification time of the model file; None:
         unknown.
     durability: state of the version's files: "durable": on disk; "pending": being written, lost if
-        the server crashes now; "superseded": replaced before it was written, so it has no files;
+        the server crashes now, unless the trainer has a journal; "superseded": replaced before it was written, so it has no files;
         "failed": could not be written, served until it is replaced; "none": the server has no data
         directory; "unspecified": the server is older than this package.
     durability_reason: why, for "superseded" and "failed".

@@ -43,8 +43,8 @@ class Trainer:
     call `sync` first.
 
     With a checkpoint policy (`checkpoint_every` or `checkpoint_every_seconds` of
-    `create_trainer`), a handle waits for a server that restarts, up to the timeout, and sends the
-    operation again that had no reply. Without a journal (`journal="none"`), it also replays the
+    `create_trainer`), a handle waits for a server that restarts, up to the timeout, and resends the
+    unanswered operation. Without a journal (`journal="none"`), it also replays the
     operations that the trainer lost, before the next operation and before `state_dict`, `download`,
     `evaluate` and `save_checkpoint` read the state. For this purpose it keeps each operation until
     it is durable, in a buffer of 512 MiB; if the buffer is full, it requests a checkpoint. A handle
@@ -157,8 +157,8 @@ class Trainer:
         targets: as for `step`; if given, the result contains the loss.
         mode: "train" (updates buffers such as batch norm's statistics) or "eval" (changes nothing).
         keep_graph: keep the graph for `backward` until the next operation. Requires mode "train".
-            Checkpoints do not contain graphs: after a checkpoint in between and a restart of the
-            server, `backward` cannot be replayed.
+            Checkpoints do not contain graphs: without a journal, after a checkpoint in between and
+            a restart of the server, `backward` cannot be replayed.
         """
         request = _requests.forward(mode, report_split, keep_graph)
         tensors = _requests.batch(inputs, targets)

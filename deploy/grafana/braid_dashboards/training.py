@@ -121,8 +121,8 @@ def checkpoints() -> list:
     }
     return [
         graph("Age of the last checkpoint", SECONDS,
-              "Training time that a restart repeats from the journal at most, or that a crash would "
-              "lose without one. Also grows while a trainer is idle.",
+              "Upper limit of the training time that a restart replays, or that a crash loses without "
+              "a journal. Also grows while a trainer is idle.",
               Query(f"time() - {latest(WRITTEN)}", NAME), limits=((3600, YELLOW),), width=6,
               calcs=("max", "lastNotNull")),
         graph("Checkpoints", PER_MINUTE, "Checkpoints by outcome: written or failed.",

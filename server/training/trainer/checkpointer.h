@@ -33,8 +33,9 @@ struct StoredCheckpoint {
 // DATA_LOSS naming what is missing or invalid.
 absl::StatusOr<StoredCheckpoint> ReadCheckpoint(CheckpointStore& store, const std::string& name);
 
-// Reads the checkpoint from which a trainer with a journal continues: the newest one, or if a graph
-// was kept then, an earlier one of the same line, from which the journal leads to that graph.
+// Reads the checkpoint from which a trainer with a journal continues: the newest one, or if that
+// was written while a graph was kept, an earlier one of the same line. Replaying the journal from
+// there builds the graph again.
 absl::StatusOr<StoredCheckpoint> ReadForRestart(CheckpointStore& store);
 
 // Owned by a trainer. Thread-safe.

@@ -179,7 +179,7 @@ absl::Status OperationJournal::Attempt(JournaledOperation operation,
     if (AlwaysFails(applied)) {
       LeaveOut(number, applied.message());
     } else if (!applied.ok()) {
-      RemoveTree(attempt_path_).IgnoreError();  // the next start leaves the operation out
+      RemoveTree(attempt_path_).IgnoreError();  // if it fails, the next start skips the operation
       return CannotApply(number, applied);
     }
   }

@@ -32,7 +32,7 @@ struct JournaledOperation {
   std::string history;  // Sequence::history() before it
   // Step, loss, model and version of its result; nullopt: the journal does not have it.
   std::optional<OperationResult> result;
-  // Of the process that applied it.
+  // Description of the process that applied it.
   std::string description;
 };
 
@@ -50,8 +50,8 @@ class OperationJournal {
                                                                 int64_t line, TaskPool* pool,
                                                                 ReadRequest read_request);
 
-  // Calls `apply` for the operations of `line` after `sequence`, in order. They must be without
-  // gap. Leaves out a last operation that has no result, and so no reply, if
+  // Calls `apply` for the operations of `line` after `sequence`, in order, which must be
+  // contiguous. Leaves out a last operation that has no result, and so no reply, if
   // - it is a publication,
   // - `apply` rejects it (INVALID_ARGUMENT, FAILED_PRECONDITION), as before the crash,
   // - the last call of Recover() did not return from applying it: it may have caused the crash.
@@ -63,12 +63,12 @@ class OperationJournal {
   // Queues the operation, which is about to be applied. operation.write_request is called before
   // the next callback of Sync().
   void Begin(const Operation& operation, const std::string& history);
-  // Queues what became of it.
+  // Queues the operation's result or failure.
   void End(const Operation& operation, const absl::StatusOr<OperationResult>& result);
   // As Journal::Sync().
   void Sync(Done done) { journal_->Sync(std::move(done)); }
   int64_t bytes() const { return journal_->bytes(); }
-  // Of this process.
+  // Returns the description of this process.
   const std::string& description() const { return description_; }
 
   // To be called before and after a checkpoint of the state after `sequence` is written.
@@ -87,7 +87,7 @@ class OperationJournal {
 
   absl::StatusOr<JournaledOperation> Parse(const JournalRecord& record) const;
 
-  // Applies a last operation that has no result, unless that has already failed to return.
+  // Applies a last operation that has no result, unless an earlier attempt did not return.
   absl::Status Attempt(JournaledOperation operation,
                        absl::FunctionRef<absl::Status(JournaledOperation)> apply);
   // Leaves out an operation from now on.

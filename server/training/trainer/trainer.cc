@@ -343,7 +343,7 @@ absl::StatusOr<OperationResult> Trainer::Apply(Operation operation, bool* began)
     return *std::move(recorded);
   }
   if (journal_ != nullptr) {
-    BRAID_RETURN_IF_ERROR(JournalNow());
+    BRAID_RETURN_IF_ERROR(RetryJournal());
     journal_->Begin(operation, sequence_.history());
     *began = true;
   }
@@ -378,16 +378,19 @@ void Trainer::Complete(const Operation& operation, OperationResult* result) {
   ++operations_since_checkpoint_;
 }
 
-absl::Status Trainer::JournalNow() {
+absl::Status Trainer::RetryJournal() {
   if (!journal_failed_) {
     return absl::OkStatus();
   }
   const absl::Status status = WaitFor<absl::Status>([&](auto done) { journal_->Sync(done); });
   journal_failed_ = !status.ok();
-  return InJournal(status);
+  if (!status.ok()) {
+    metrics_.RecordJournalWait(/*written=*/false, absl::ZeroDuration());
+  }
+  return JournalError(status);
 }
 
-absl::Status Trainer::InJournal(const absl::Status& status) const {
+absl::Status Trainer::JournalError(const absl::Status& status) const {
   // UNAVAILABLE tells clients that the operation may have been applied.
   return status.ok() ? status
                      : absl::Status(absl::StatusCode::kUnavailable,
@@ -411,7 +414,7 @@ void Trainer::Reply(absl::StatusOr<OperationResult> result, OperationDone done) 
     const int64_t bytes = journal_->bytes();
     metrics_.CountJournal(bytes - std::exchange(journal_bytes_counted_, bytes));
     if (!synced.ok()) {
-      done(InJournal(synced));
+      done(JournalError(synced));
       return;
     }
     if (result.ok()) {

@@ -48,7 +48,7 @@ struct BaseModel {
   const ReplicaSet& replicas;
 };
 
-// What a trainer keeps on disk.
+// Files of a trainer.
 struct TrainerFiles {
   std::unique_ptr<CheckpointStore> checkpoints = nullptr;  // nullptr: nothing
   std::string journal_directory = {};
@@ -158,14 +158,15 @@ class Trainer {
   // In the trainer's queue.
   // Sets `began` once the operation is in the journal.
   absl::StatusOr<OperationResult> Apply(Operation operation, bool* began) ABSL_LOCKS_EXCLUDED(mu_);
-  // Records `result` of the operation, and completes it.
+  // Updates counters and history for an operation that was applied, and fills in the rest of
+  // `result`.
   void Complete(const Operation& operation, OperationResult* result) ABSL_LOCKS_EXCLUDED(mu_);
   // Calls `done` with `result` when the operation is durable.
   void Reply(absl::StatusOr<OperationResult> result, OperationDone done) ABSL_LOCKS_EXCLUDED(mu_);
-  // Writes records of the journal that could not be written. Returns why they still cannot.
-  absl::Status JournalNow();
-  // Returns the error of an operation for an error of the journal.
-  absl::Status InJournal(const absl::Status& status) const;
+  // Tries again to write what the journal could not write. Returns the error of JournalError().
+  absl::Status RetryJournal();
+  // Returns the error of an operation if the journal fails with `status`.
+  absl::Status JournalError(const absl::Status& status) const;
   // Applies the operations of the journal after the checkpoint that was restored.
   absl::Status ReplayJournal(int64_t line) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Replay(JournaledOperation journaled) ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,5 +1,4 @@
-"""Clients that train while the server is killed, and do not resend: the server's journal must have every
-operation that has a reply."""
+"""Clients that never resend, and train while the server is killed: no answered operation may be lost."""
 
 from __future__ import annotations
 

@@ -143,7 +143,8 @@ TEST_P(RoundTripTest, WritesWhatItRead) {
     eval_modules: ['^a$', 'bn']
     stages { path: 'p' devices: ['cpu:0', 'cpu:1'] } stages { path: 'q' devices: 'cpu:1' }
     output_device: 'host' micro_batch: 8
-    checkpoints { every_operations: 5 every_seconds: 1.5 keep: 2 } idle_timeout_seconds: 60 })")
+    checkpoints { every_operations: 5 every_seconds: 1.5 keep: 2 } idle_timeout_seconds: 60
+    journal: JOURNAL_NONE })")
                                            .options());
   BRAID_ASSERT_OK_AND_ASSIGN(const TrainerSpec spec, ReadSpec(request));
   EXPECT_EQ(spec.request_id, "r");

@@ -98,12 +98,12 @@ def write_to_disk(path: Path) -> float:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="braid-journal-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="braid-journal-") as directory:
+        folder = Path(directory)
         torch.manual_seed(0)
         images = torch.randint(256, (4, 1, 28, 28), dtype=torch.uint8)
         braid.export(FashionNet(), {"x": images}, folder / "models" / "convnet", "pair")
-        braid.export(mlp(), {"x": torch.zeros(2, 256)}, folder / "models" / "mlp")
+        braid.export(mlp(), {"input": torch.zeros(2, 256)}, folder / "models" / "mlp")
         rng = np.random.default_rng(0)
         pixels = rng.integers(0, 256, (256, 1, 28, 28), dtype=np.uint8)
         vectors = rng.standard_normal((64, 256), dtype=np.float32)
@@ -111,8 +111,11 @@ def main() -> None:
         print("| model | client | without | with a journal | ratio |\n|---|---|---|---|---|")
         server = BraidServer(folder / "models", replicas=2, folder=folder / "run")
         try:
-            for model, x, steps in (("convnet", pixels, 40), ("mlp", vectors, 200)):
-                batch = {"x": x}, {"target": rng.integers(0, 10, len(x))}
+            for model, name, x, steps in (
+                ("convnet", "x", pixels, 40),
+                ("mlp", "input", vectors, 200),
+            ):
+                batch = {name: x}, {"target": rng.integers(0, 10, len(x))}
                 compare(server.client, model, batch, steps)
         finally:
             server.close()

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Kills a server repeatedly while clients that never resend are training.
 
-Three trainers with dropout and batch norm are used by one client each, which connects anew after each
-kill. After each restart, every answered operation must have been applied exactly once. In the end, the
-weights must equal those of trainers without a kill, bit for bit. BRAID_SERVER_BINARY names the server, if it is not
+Three clients train one trainer each, with dropout and batch norm, and reconnect after each kill. After
+each restart, every answered operation must have been applied exactly once. In the end, the weights must
+equal those of trainers without a kill, bit for bit. BRAID_SERVER_BINARY names the server, if it is not
 build/release/bin/braid-server. Exits with 1 on any problem.
 """
 
@@ -14,7 +14,6 @@ import os
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,8 +23,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from e2e.support import durable
 from e2e.support.journal_kills import kill_while_training
-
-PROGRESS_SECONDS = 10
+from e2e.support.kill_progress import Progress
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -33,24 +31,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=1000, metavar="N", help="default: 1000")
     parser.add_argument("--seed", type=int, help="random seed of the kill times; default: random")
     return parser.parse_args()
-
-
-class Progress:
-    """Prints progress lines at intervals."""
-
-    def __init__(self, wanted: int) -> None:
-        self._wanted = wanted
-        self._began = self._last_printed = time.monotonic()
-
-    def __call__(self, count: int, operations: int) -> None:
-        now = time.monotonic()
-        if now - self._last_printed >= PROGRESS_SECONDS or count == self._wanted:
-            self._last_printed = now
-            print(
-                f"{now - self._began:6.0f} s  {count} of {self._wanted} kills, "
-                f"{operations} operations",
-                flush=True,
-            )
 
 
 def main() -> None:

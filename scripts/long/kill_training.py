@@ -15,7 +15,6 @@ import os
 import random
 import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 
@@ -26,8 +25,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 import torch
 from e2e.support import kill_runs
-
-PROGRESS_SECONDS = 10
+from e2e.support.kill_progress import Progress
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -35,24 +33,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=200, metavar="N", help="default: 200")
     parser.add_argument("--seed", type=int, help="of the moments; default: another each time")
     return parser.parse_args()
-
-
-class Progress:
-    """Prints progress lines at intervals."""
-
-    def __init__(self, wanted: int) -> None:
-        self._wanted = wanted
-        self._began = self._told = time.monotonic()
-
-    def __call__(self, count: int, operations: int) -> None:
-        now = time.monotonic()
-        if now - self._told >= PROGRESS_SECONDS or count == self._wanted:
-            self._told = now
-            print(
-                f"{now - self._began:6.0f} s  {count} of {self._wanted} kills, "
-                f"{operations} operations",
-                flush=True,
-            )
 
 
 def compare(killed: dict[str, kill_runs.Outcome], wanted: dict[str, kill_runs.Outcome]) -> bool:

@@ -279,11 +279,6 @@ void Journal::Push(Entry entry) {
   }
 }
 
-int64_t Journal::durable() const {
-  const absl::MutexLock lock(&mu_);
-  return durable_;
-}
-
 int64_t Journal::bytes() const {
   const absl::MutexLock lock(&mu_);
   return bytes_;
@@ -348,7 +343,6 @@ absl::Status Journal::WriteUnwritten() {
   unwritten_.clear();
   const absl::MutexLock lock(&mu_);
   bytes_ += end - segment.end;
-  durable_ = last;
   segment.end = end;
   segment.last = std::max(segment.last, last);
   synced_end_ = end;
@@ -448,7 +442,8 @@ void Journal::Trim(int64_t sequence) {
       if (open && oldest.line == line_) {
         // Cheaper than a new segment. Synced, so that no later record takes the place of an old one
         // in front of others.
-        if (ftruncate(file_.get(), oldest.header_end) == 0 && fdatasync(file_.get()) == 0) {
+        if (ftruncate(file_.get(), oldest.header_end) == 0) {
+          fdatasync(file_.get());  // if it fails, so does that of the next record
           oldest.end = oldest.header_end;
           synced_end_ = oldest.header_end;
         }

@@ -82,8 +82,6 @@ class Journal {
   // and every later Sync() tries again. `done` is called by a thread of the pool and must not
   // block.
   void Sync(Done done) ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns the sequence of the last durable record of this process; 0: none.
-  int64_t durable() const ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the number of bytes appended by this process.
   int64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -152,7 +150,6 @@ class Journal {
   mutable absl::Mutex mu_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mu_);
   bool commit_posted_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t durable_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
 
   // Last member: ends first.

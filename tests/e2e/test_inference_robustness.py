@@ -119,7 +119,7 @@ def one_place(start_server: Callable[..., Server]) -> Server:
     """A server that accepts one request in flight, so that a leaked slot is detected.
 
     Its malloc has one arena. With the default, each thread that received a large request would keep
-    up to 64 MiB of freed memory, which cannot be told from a leak.
+    up to 64 MiB of freed memory, which looks like a leak.
     """
     return start_server(
         "cpu*1",

@@ -65,7 +65,7 @@ class OperationJournal {
   void Begin(const Operation& operation, const std::string& history);
   // Queues the operation's result or failure.
   void End(const Operation& operation, const absl::StatusOr<OperationResult>& result);
-  // As Journal::Sync().
+  // Calls Journal::Sync().
   void Sync(Done done) { journal_->Sync(std::move(done)); }
   int64_t bytes() const { return journal_->bytes(); }
   // Returns the description of this process.

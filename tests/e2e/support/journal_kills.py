@@ -12,6 +12,7 @@ from typing import Any
 import braid
 import numpy as np
 from e2e.support.durable import DurableServer, batch
+from e2e.support.polling import wait_until
 
 PUBLISH_EVERY = 101
 
@@ -106,7 +107,11 @@ def kill_while_training(
         progress(count + 1, sum(client.applied for client in clients))
         if any(client.problems for client in clients):
             break
-    time.sleep(0.3)
+    # After the last kill, each client compares where its trainer is with its replies.
+    reached = {client.recipe: client.applied for client in clients}
+    wait_until(
+        lambda: all(client.problems or client.applied > reached[client.recipe] for client in clients)
+    )
     for client in clients:
         client.stop = True
     for thread in threads:

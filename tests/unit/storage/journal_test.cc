@@ -88,7 +88,6 @@ TEST_F(JournalTest, ReadsWhatWasSyncedInOrder) {
   Append(1, "one");
   Append(2, std::string(100'000, 'x'));
   ASSERT_THAT(AppendAndSync(3, ""), IsOk());
-  EXPECT_EQ(journal_->durable(), 3);
   Reopen();
   ASSERT_THAT(AppendAndSync(4, "four"), IsOk());
   Reopen();
@@ -230,10 +229,8 @@ TEST_F(JournalTest, KeepsARecordThatCannotBeWrittenUntilItCan) {
     EXPECT_THAT(AppendAndSync(2, std::string(100, 'x')),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("segment-000000001")));
     EXPECT_THAT(Sync(), StatusIs(absl::StatusCode::kResourceExhausted, _));
-    EXPECT_EQ(journal_->durable(), 1);
   }
   EXPECT_THAT(Sync(), IsOk());
-  EXPECT_EQ(journal_->durable(), 2);
   Reopen();
   EXPECT_THAT(MustRead(), ElementsAre("1:one", absl::StrCat("2:", std::string(100, 'x'))));
 }

@@ -127,6 +127,26 @@ class TrainerJournalTest : public ::testing::Test {
     return paths;
   }
 
+  // Returns where the journal's next record begins after byte `offset`.
+  uintmax_t RecordAfter(uintmax_t offset) const {
+    const size_t found = Contents(Segments().front()).find("BraidRec", offset + 1);
+    EXPECT_NE(found, std::string::npos);
+    return found;
+  }
+  // Applies operations 1 to 3. Removes the result of the last one from the journal, as a crash
+  // before it was written.
+  void LoseTheResultOfTheThird() const {
+    uintmax_t result = 0;
+    {
+      Life before(dir_);
+      before.Apply(1, 2);
+      const uintmax_t size = fs::file_size(Segments().front());
+      before.Apply(3, 3);
+      result = RecordAfter(size);
+    }
+    fs::resize_file(Segments().front(), result);
+  }
+
   const TempDir dir_;
 };
 
@@ -212,9 +232,7 @@ TEST_F(TrainerJournalTest, AnOperationThatFailsAgainAfterACrashIsLeftOut) {
     const uintmax_t size = fs::file_size(Segments().front());
     EXPECT_FALSE(Do(*before, FromRequest("Backward 2")).ok());
     // The record of the operation, without that of its failure.
-    const std::string journal = Contents(Segments().front());
-    without_failure = journal.find("BraidRec", size + 1);
-    ASSERT_NE(without_failure, std::string::npos);
+    without_failure = RecordAfter(size);
   }
   fs::resize_file(Segments().front(), without_failure);
   {
@@ -229,16 +247,7 @@ TEST_F(TrainerJournalTest, AnOperationThatFailsAgainAfterACrashIsLeftOut) {
 }
 
 TEST_F(TrainerJournalTest, AnOperationThatEndedTheServerIsLeftOut) {
-  uintmax_t answered = 0;
-  {
-    Life before(dir_);
-    before.Apply(1, 2);
-    const uintmax_t size = fs::file_size(Segments().front());
-    before.Apply(3, 3);
-    answered = Contents(Segments().front()).find("BraidRec", size + 1);
-    ASSERT_NE(answered, std::string::npos);
-  }
-  fs::resize_file(Segments().front(), answered);  // without the result of 3
+  LoseTheResultOfTheThird();
   dir_.Write("journal/attempt", "3\n");  // as if the last start had ended while applying it
   for (int restart = 0; restart < 2; ++restart) {
     Life after(dir_);
@@ -253,15 +262,7 @@ TEST_F(TrainerJournalTest, AnOperationThatEndedTheServerIsLeftOut) {
 }
 
 TEST_F(TrainerJournalTest, AnOperationWithoutResultIsAppliedAgain) {
-  uintmax_t answered = 0;
-  {
-    Life before(dir_);
-    before.Apply(1, 2);
-    const uintmax_t size = fs::file_size(Segments().front());
-    before.Apply(3, 3);
-    answered = Contents(Segments().front()).find("BraidRec", size + 1);
-  }
-  fs::resize_file(Segments().front(), answered);
+  LoseTheResultOfTheThird();
   Life after(dir_);
   ASSERT_THAT(Resume(*after), IsOk());
   EXPECT_EQ(after->info().applied_sequence, 3);
@@ -477,7 +478,7 @@ TEST_F(TrainerJournalTest, AMissingOperationIsReported) {
     before.Apply(1, 2);
     BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo saved, Save(*before));
     before.Apply(3, 4);
-    // As if it had never been written: the journal begins after it.
+    // The journal begins after this checkpoint.
     fs::remove_all(fs::path(before.bench().checkpoints()) / saved.name);
   }
   Life after(dir_);

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/devices/host_allocator.h"
 #include "server/devices/run_on.h"
+#include "tests/fakes/eventually.h"
 #include "tests/fakes/fake_cuda_backend.h"
 #include "tests/fakes/status_matchers.h"
 #include "tests/fakes/worker_fleet.h"
@@ -118,6 +119,10 @@ TEST_F(DevicePoolTest, CountsTheWorkOfAllWorkersOfASlot) {
 
 TEST_F(DevicePoolTest, BackgroundBatchesOfASlotWaitForItsTrainers) {
   BRAID_ASSERT_OK_AND_ASSIGN(const auto pool, Create("cpu*2", 1));
+  // A worker that starts is busy until it looks for work.
+  for (const Worker* worker : pool->training_workers()) {
+    ASSERT_TRUE(Eventually([worker] { return worker->free(); }));
+  }
   const WorkerBlock step(*pool->training_workers()[1]);
   const absl::Time before = absl::Now();
   EXPECT_GE(pool->workers()[1]->last_foreground(), before);

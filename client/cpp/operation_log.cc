@@ -50,7 +50,8 @@ void OperationLog::Add(Operation operation) {
 }
 
 void OperationLog::Trim(int64_t applied, int64_t durable) {
-  const int64_t until = retains_ ? durable : applied;
+  // Operations without a reply stay, although they may be durable already.
+  const int64_t until = retains_ ? std::min(durable, applied) : applied;
   while (!entries_.empty() && base_ < until) {
     bytes_ -= entries_.front().bytes;
     entries_.pop_front();

@@ -114,6 +114,7 @@ class OperationLog:
 
     def get(self, sequence: int) -> Operation:
         """Returns the operation with a sequence number in (base, last]."""
+        assert sequence > self.base
         return self._operations[sequence - self.base - 1]
 
     def add(self, operation: Operation) -> None:
@@ -130,8 +131,11 @@ class OperationLog:
             self._bytes += operation.size
 
     def discard(self, applied: int, durable: int) -> None:
-        """Discards operations that need no replay, given the applied and durable numbers."""
-        until = durable if self.keeps else applied
+        """Discards operations that need no replay, given the applied and durable numbers.
+
+        applied: last number with a reply. Later ones stay, although they may be durable already.
+        """
+        until = min(durable, applied) if self.keeps else applied
         while self._operations and self._operations[0].sequence <= until:
             self._bytes -= self._operations.popleft().size
             self.base += 1

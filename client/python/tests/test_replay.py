@@ -67,6 +67,13 @@ def test_operations_are_kept_until_durable():
     assert (log.base, log.last) == (5, 5)
 
 
+def test_durable_operations_without_a_reply_are_kept():
+    """Their replies will come."""
+    log = make_log(0, 5)
+    log.discard(applied=3, durable=5)
+    assert (log.base, log.last, log.get(4).sequence) == (3, 5, 4)
+
+
 def test_operations_without_a_policy_are_kept_until_applied():
     log = make_log(0, 5, keeps=False)
     log.discard(applied=4, durable=0)

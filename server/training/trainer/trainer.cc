@@ -420,7 +420,8 @@ void Trainer::Reply(absl::StatusOr<OperationResult> result, OperationDone done) 
     if (result.ok()) {
       const absl::MutexLock lock(&mu_);
       durable_ = std::max(durable_, result->applied_sequence);
-      result->durable_sequence = durable_;
+      // A checkpoint may have later operations, which have no reply yet.
+      result->durable_sequence = result->applied_sequence;
     }
     done(std::move(result));
   });

@@ -36,6 +36,13 @@ TEST(OperationLogTest, OperationsStayUntilTheyAreDurable) {
   EXPECT_EQ(log.last(), 6);
 }
 
+TEST(OperationLogTest, DurableOperationsWithoutAReplyStay) {
+  OperationLog log = Filled(3, 6, true);
+  log.Trim(4, 6);
+  EXPECT_EQ(log.base(), 4);
+  EXPECT_EQ(SequenceOf(*log.Get(5)), 5);
+}
+
 TEST(OperationLogTest, WithoutAPolicyTheyStayUntilTheyAreApplied) {
   OperationLog log = Filled(1, 4, false);
   log.Trim(3, 0);

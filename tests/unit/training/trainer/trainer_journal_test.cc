@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/status_matchers.h"
@@ -287,6 +288,26 @@ TEST_F(TrainerJournalTest, KeepsWhatIsAppliedWhileACheckpointIsWritten) {
     EXPECT_EQ(after->info().applied_sequence, 7);
     ExpectSameState(after.state(), Undisturbed(7), 0);
   }
+}
+
+TEST_F(TrainerJournalTest, ARepliesDurableSequenceIsNotThatOfLaterOperations) {
+  Life life(dir_);
+  absl::Notification gate;
+  Operation blocked = OperationOf(1);
+  blocked.write_request = [&gate, write = blocked.write_request](std::string* out) {
+    gate.WaitForNotification();
+    write(out);
+  };
+  PendingOperation first;
+  life->Submit(std::move(blocked), first.done());
+  PendingOperation second;
+  life->Submit(OperationOf(2), second.done());
+  // A checkpoint of both operations is durable before their replies.
+  BRAID_ASSERT_OK_AND_ASSIGN(const CheckpointInfo saved, Save(*life));
+  EXPECT_EQ(saved.sequence, 2);
+  gate.Notify();
+  EXPECT_EQ(first.Wait()->durable_sequence, 1);
+  EXPECT_EQ(second.Wait()->durable_sequence, 2);
 }
 
 TEST_F(TrainerJournalTest, ARestartContinuesAfterARestore) {

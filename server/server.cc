@@ -274,6 +274,7 @@ class Server::Parts {
     admission_.Close();
     // Streams reply to what they have received, which counts as in flight until then.
     streams_.Close(absl::UnavailableError("the server is shutting down"));
+    trainers_->CancelReplays();
     jobs_->RequestStop();  // They end their steps while requests end.
     DrainTime time(options_.drain_timeout, &hurry);
     if (!FinishRequests(&time, hurry)) {

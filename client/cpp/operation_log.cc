@@ -50,7 +50,7 @@ void OperationLog::Add(Operation operation) {
 }
 
 void OperationLog::Trim(int64_t applied, int64_t durable) {
-  // Operations without a reply stay, although they may be durable already.
+  // Later ones stay, even if they are durable, because their replies are pending.
   const int64_t until = retains_ ? std::min(durable, applied) : applied;
   while (!entries_.empty() && base_ < until) {
     bytes_ -= entries_.front().bytes;

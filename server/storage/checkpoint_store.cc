@@ -73,6 +73,30 @@ auto FindNamed(const std::vector<Listed>& listed, absl::string_view name) {
                       [name](const Listed& one) { return one.name == name; });
 }
 
+// Returns those of `infos` that CheckpointRetention::history does not keep. `infos`: the oldest
+// first.
+std::vector<CheckpointInfo> NotInHistory(std::vector<CheckpointInfo> infos,
+                                         const JournalPosition& start) {
+  std::vector<CheckpointInfo> removed;
+  std::vector<CheckpointInfo> kept;
+  for (CheckpointInfo& info : infos) {
+    const JournalPosition next{info.line, info.sequence + 1};
+    (next < start ? removed : kept).push_back(std::move(info));
+  }
+  std::ranges::stable_sort(kept, {}, &CheckpointInfo::created);  // a restored one is last
+  // Removes the one whose neighbours are closest in time.
+  while (kept.size() > kHistoryCheckpoints) {
+    size_t least = 1;
+    const auto gap = [&kept](size_t i) { return kept[i + 1].created - kept[i - 1].created; };
+    for (size_t i = 2; i + 1 < kept.size(); ++i) {
+      least = gap(i) < gap(least) ? i : least;
+    }
+    removed.push_back(kept[least]);
+    kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(least));
+  }
+  return removed;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(std::string directory,
@@ -130,24 +154,57 @@ absl::StatusOr<CheckpointInfo> CheckpointStore::Write(int64_t step, int64_t sequ
                                                       std::string state,
                                                       const std::vector<NewFile>& files,
                                                       bool automatic) {
+  return WriteOnLine(line_, step, sequence, std::move(state), files, automatic);
+}
+
+absl::StatusOr<CheckpointInfo> CheckpointStore::WriteRestored(int64_t step, int64_t sequence,
+                                                              std::string state,
+                                                              const std::vector<NewFile>& files) {
+  const int64_t line = next_serial_;
+  BRAID_ASSIGN_OR_RETURN(CheckpointInfo info, WriteOnLine(line, step, sequence, std::move(state),
+                                                          files, /*automatic=*/false));
+  line_ = line;
+  return info;
+}
+
+absl::StatusOr<CheckpointInfo> CheckpointStore::WriteOnLine(int64_t line, int64_t step,
+                                                            int64_t sequence, std::string state,
+                                                            const std::vector<NewFile>& files,
+                                                            bool automatic) {
   Manifest manifest;
   manifest.kind = kKind;
   manifest.created = absl::Now();
   manifest.numbers = {{kStep, step},
                       {kSequence, sequence},
                       {kSerial, next_serial_},
-                      {kLine, line_},
-                      {kNextLine, line_}};
+                      {kLine, line},
+                      {kNextLine, line}};
   if (automatic) {
     manifest.numbers[kAutomatic] = 1;
   }
   manifest.state = std::move(state);
-  BRAID_ASSIGN_OR_RETURN(manifest, WriteSealedDirectory(directory_, NameOf(step, sequence, line_),
+  BRAID_ASSIGN_OR_RETURN(manifest, WriteSealedDirectory(directory_, NameOf(step, sequence, line),
                                                         std::move(manifest), files, shared_files_));
   ++next_serial_;
   CheckpointInfo info = InfoOf(manifest);
   PutLast(info);
   return info;
+}
+
+void CheckpointStore::SkipLines(int64_t last) { next_serial_ = std::max(next_serial_, last + 1); }
+
+absl::Status CheckpointStore::CopyTo(absl::string_view name, const std::string& directory) const {
+  BRAID_ASSIGN_OR_RETURN(const std::string known, Find(name));
+  const std::string path = PathOf(known);
+  BRAID_ASSIGN_OR_RETURN(Manifest manifest, ReadManifestOf(path, known));
+  manifest.numbers.erase(kAutomatic);
+  std::vector<NamedSharedFile> files;
+  for (const auto& [file, stored] : manifest.files) {
+    files.push_back(
+        {file, std::make_shared<const SharedFile>(absl::StrCat(path, "/", file), stored)});
+  }
+  BRAID_RETURN_IF_ERROR(MakeDirectories(directory));
+  return WriteSealedDirectory(directory, known, std::move(manifest), {}, files).status();
 }
 
 absl::StatusOr<LoadedCheckpoint> CheckpointStore::Read(absl::string_view name) {
@@ -196,25 +253,32 @@ absl::StatusOr<CheckpointInfo> CheckpointStore::MakeNewest(absl::string_view nam
   return info;
 }
 
-absl::Status CheckpointStore::Retain(int64_t keep, absl::string_view kept) {
+absl::Status CheckpointStore::Retain(const CheckpointRetention& retention) {
   const std::vector<CheckpointInfo> infos = List();
   std::vector<CheckpointInfo> removed;
   int64_t count = 0;
   for (size_t age = 0; age < infos.size(); ++age) {
     const CheckpointInfo& info = infos[infos.size() - 1 - age];
-    if (info.name == kept) {
+    if (info.name == retention.name) {
       continue;
     }
     if (info.automatic) {
       if (age > 0) {
         removed.push_back(info);
       }
-    } else if (++count > keep && keep > 0) {
+    } else if (++count > retention.keep && retention.keep > 0) {
       removed.push_back(info);
     }
   }
-  // The oldest first, as long as they can be removed.
+  std::erase_if(removed, [&](const CheckpointInfo& info) { return info.name == retention.whole; });
   std::ranges::reverse(removed);
+  if (retention.all) {
+    return absl::OkStatus();
+  }
+  if (retention.history) {
+    removed = NotInHistory(std::move(removed), *retention.history);
+  }
+  // The oldest first, as long as they can be removed.
   for (const CheckpointInfo& info : removed) {
     BRAID_RETURN_IF_ERROR(RemoveWhole(directory_, info.name));
     const absl::MutexLock lock(&mu_);

@@ -11,6 +11,7 @@
 // never refers to two states.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/storage/journal_records.h"
 #include "server/storage/manifest.h"
 #include "server/storage/sealed_directory.h"
 #include "server/storage/shared_files.h"
@@ -45,6 +47,18 @@ struct DamagedCheckpoint {
   // DATA_LOSS with the file; FAILED_PRECONDITION if a later version of the server wrote it.
   absl::Status status;
 };
+
+// The checkpoints that Retain() keeps, besides the newest one and damaged ones.
+struct CheckpointRetention {
+  int64_t keep = 0;   // number of newest ones, not counting automatic ones; 0: all
+  std::string name;   // also the one with this name, which does not count
+  std::string whole;  // also this one: a restart needs it
+  bool all = false;   // all of them
+  // Oldest record of the journal's history. Up to kHistoryCheckpoints from which its operations can
+  // be replayed are kept, too, spread over its period. nullopt: no history.
+  std::optional<JournalPosition> history;
+};
+inline constexpr size_t kHistoryCheckpoints = 16;
 
 struct LoadedCheckpoint {
   CheckpointInfo info;
@@ -75,6 +89,16 @@ class CheckpointStore {
   absl::StatusOr<CheckpointInfo> Write(int64_t step, int64_t sequence, std::string state,
                                        const std::vector<NewFile>& files, bool automatic = false)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes a checkpoint of an earlier state that replaces the current one, and starts a new line.
+  absl::StatusOr<CheckpointInfo> WriteRestored(int64_t step, int64_t sequence, std::string state,
+                                               const std::vector<NewFile>& files)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes later lines larger than `last`, of which the journal has records.
+  void SkipLines(int64_t last);
+  // Links checkpoint `name` into `directory`, the directory of a store that is not open. Errors as
+  // Read(), but does not verify the files.
+  absl::Status CopyTo(absl::string_view name, const std::string& directory) const
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Verifies all files before it returns. NOT_FOUND for a name that is not in List(). A checkpoint
   // that turns out to be damaged moves to damaged() with the returned status.
@@ -89,9 +113,8 @@ class CheckpointStore {
   absl::StatusOr<CheckpointInfo> MakeNewest(absl::string_view name, std::string state)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Removes automatic checkpoints except the newest checkpoint, and all but the newest `keep`
-  // others; 0 keeps all of those. Damaged ones and `kept` stay and do not count.
-  absl::Status Retain(int64_t keep, absl::string_view kept = "") ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes the checkpoints that `retention` does not keep. Damaged ones do not count.
+  absl::Status Retain(const CheckpointRetention& retention) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Oldest first.
   std::vector<CheckpointInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -102,6 +125,9 @@ class CheckpointStore {
   CheckpointStore(std::string directory, SharedFiles* shared);
 
   absl::Status Scan() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<CheckpointInfo> WriteOnLine(int64_t line, int64_t step, int64_t sequence,
+                                             std::string state, const std::vector<NewFile>& files,
+                                             bool automatic) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<LoadedCheckpoint> Load(const std::string& name) const;
   // Returns the name if it is in List(), else the error of Read().
   absl::StatusOr<std::string> Find(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,27 +1,4 @@
-// Records that survive a crash, in the order in which they were appended.
-//
-//   <directory>/segment-000000007.journal
-//
-// A segment is a sequence of records. Each has a header of 72 bytes and a body:
-//
-//   bytes   content
-//   8       "BraidRec"
-//   4       kind
-//   4       0
-//   8       number of bytes of the body
-//   8       sequence
-//   8       durable: size of the segment when it was last durable before this record was written
-//   32      XXH3 checksum of the above and the body, in hexadecimal
-//
-// Numbers are little-endian. The first record of a segment has kind 0, the line of the segment's
-// records as its sequence, and a description of the process that wrote it as its body.
-//
-// A crash may leave an incomplete record at the end of the last segment, and only there; it was
-// never reported as durable. Read() reports a damaged record if a later one shows that it was
-// durable.
-//
-// A line is a history without restores: a trainer that restores a checkpoint starts another one
-// (checkpoint_store.h).
+// Records that survive a crash, in the order in which they were appended. See journal_records.h.
 #pragma once
 
 #include <cstdint>
@@ -39,16 +16,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "server/base/task_pool.h"
 #include "server/storage/file_descriptor.h"
+#include "server/storage/journal_records.h"
 
 namespace braid {
-
-struct JournalRecord {
-  uint32_t kind = 0;  // at least 1
-  int64_t sequence = 0;
-  std::string body;
-};
 
 // Owned by a trainer. Thread-safe, except Read(). Records are written and synced by a thread of the
 // pool, several at a time (group commit). The files are created with the first record.
@@ -62,15 +35,18 @@ class Journal {
   // a new segment. `line`: line of the records to append. `pool`: outlives the object.
   static absl::StatusOr<std::unique_ptr<Journal>> Open(std::string directory,
                                                        std::string description, int64_t line,
-                                                       TaskPool* pool);
+                                                       TaskPool* pool, JournalHistory history = {});
 
   // Calls `use` for each record of `line`, in order, with the description of the process that wrote
-  // it, until `use` fails. Then syncs the last segment. Must precede Append(). Blocks. DATA_LOSS
-  // naming file and byte if a durable record is damaged, if a segment is missing, or if there are
-  // records of a later line.
+  // it, until `use` fails. May skip records with sequences up to `after`. Then syncs the last
+  // segment. Must precede Append(). Blocks. DATA_LOSS naming file and byte if a durable record is
+  // damaged, if a segment is missing, or if there are records of a later line.
   absl::Status Read(
-      int64_t line,
+      int64_t line, int64_t after,
       absl::FunctionRef<absl::Status(const JournalRecord&, absl::string_view description)> use);
+
+  // Returns the largest line of the segments. Must precede Append().
+  int64_t last_line() const;
 
   // Queues a record. `body` is called before the next callback of Sync(), by another thread.
   void Append(uint32_t kind, int64_t sequence, WriteBody body) ABSL_LOCKS_EXCLUDED(mu_);
@@ -84,33 +60,44 @@ class Journal {
   void Sync(Done done) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns the number of bytes appended by this process.
   int64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the size of all segments.
+  int64_t size() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Deletes all records and sets the line of later ones, which is larger than that of earlier ones.
+  // Sets the line of later records, which is larger than that of earlier ones. Deletes earlier
+  // records unless a history is kept.
   void StartLine(int64_t line) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the next record start a segment if the current one is large, so that a later Trim() can
   // delete the current one.
   void StartSegment() ABSL_LOCKS_EXCLUDED(mu_);
-  // Deletes segments in which no record of the line has a sequence above `sequence`; empties the
-  // current one instead.
+  // Deletes segments in which no record of the line has a sequence above `sequence`, except those
+  // of the history. Empties the current one instead.
   void Trim(int64_t sequence) ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the position of the oldest record, or nullopt if there is no history or no record.
+  std::optional<JournalPosition> history_start() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Segment {
-    std::string path;
-    int64_t line = 0;
-    std::string description;
-    int64_t last = 0;        // sequence of the last record
-    int64_t header_end = 0;  // size of the first record
-    int64_t end = -1;        // size without an incomplete record; -1: not read
+    JournalSegment file;
+    int64_t last = 0;  // sequence of the last record
+    int64_t end = -1;  // size without an incomplete record; -1: not read
   };
 
-  Journal(std::string directory, std::string description, int64_t line, TaskPool* pool)
+  static int64_t SizeOf(const Segment& segment);
+
+  Journal(std::string directory, std::string description, int64_t line, TaskPool* pool,
+          JournalHistory history)
       : directory_(std::move(directory)),
         description_(std::move(description)),
+        history_(history),
         line_(line),
         queue_(pool) {}
 
   absl::Status FindSegments();
+  // Sets history_start_ and size_, after the segments have changed.
+  void UpdateSummary() ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns whether Trim() keeps the oldest segment for the history.
+  bool InHistory() const;
+  void TrimNow(int64_t sequence) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status ReadSegment(
       Segment& segment, bool is_last,
       absl::FunctionRef<absl::Status(const JournalRecord&, absl::string_view description)> use);
@@ -135,11 +122,11 @@ class Journal {
 
   const std::string directory_;
   const std::string description_;
+  const JournalHistory history_;
 
   // Used by the queue's tasks, and by Open() and Read() before there are any.
   int64_t line_;
   std::vector<Segment> segments_;  // oldest first
-  absl::Status damage_;            // why Read() fails
   int64_t next_serial_ = 1;
   FileDescriptor file_{-1};  // of the last segment; -1: not open
   bool starts_segment_ = false;
@@ -151,6 +138,8 @@ class Journal {
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mu_);
   bool commit_posted_ ABSL_GUARDED_BY(mu_) = false;
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t size_ ABSL_GUARDED_BY(mu_) = 0;
+  std::optional<JournalPosition> history_start_ ABSL_GUARDED_BY(mu_);
 
   // Last member: ends first.
   TaskQueue queue_;

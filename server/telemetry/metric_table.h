@@ -330,6 +330,11 @@ struct MetricTable {
                          "braid_journal_written_bytes_total",
                          {"trainer"},
                          "Bytes written to a trainer's journal."};
+  Gauges journal_size{&table,
+                      MetricGroup::kTraining,
+                      "braid_journal_bytes",
+                      {"trainer"},
+                      "Size of a trainer's journal on disk, including its history."};
   Histograms journal_wait{&table,
                           MetricGroup::kTraining,
                           "braid_journal_wait_seconds",

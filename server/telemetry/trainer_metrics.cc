@@ -32,7 +32,8 @@ TrainerMetrics::~TrainerMetrics() {
   drop(table_.steps, table_.training_samples, table_.step_duration, table_.phases, table_.loss,
        table_.learning_rate, table_.gradient_norm, table_.replayed, table_.skipped,
        table_.imbalance, table_.checkpoints, table_.checkpoint_duration, table_.checkpoint_pause,
-       table_.last_checkpoint, table_.journal_bytes, table_.journal_wait, table_.journal_errors);
+       table_.last_checkpoint, table_.journal_bytes, table_.journal_size, table_.journal_wait,
+       table_.journal_errors);
 }
 
 void TrainerMetrics::RecordLoss(double loss, int64_t rows) {
@@ -72,8 +73,9 @@ void TrainerMetrics::RecordCheckpoint(bool written, absl::Duration duration) {
   table_.checkpoint_duration.At({trainer_}).Observe(absl::ToDoubleSeconds(duration));
 }
 
-void TrainerMetrics::CountJournal(int64_t bytes) {
+void TrainerMetrics::CountJournal(int64_t bytes, int64_t size) {
   table_.journal_bytes.At({trainer_}).Increment(static_cast<double>(bytes));
+  table_.journal_size.At({trainer_}).Set(static_cast<double>(size));
 }
 
 void TrainerMetrics::RecordJournalWait(bool written, absl::Duration wait) {

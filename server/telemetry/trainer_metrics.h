@@ -43,8 +43,8 @@ class TrainerMetrics {
   void RecordCheckpoint(bool written, absl::Duration duration);
   // Sets the time when the newest checkpoint was written.
   void SetLastCheckpoint(absl::Time written);
-  // Counts bytes of the journal.
-  void CountJournal(int64_t bytes);
+  // Counts bytes that were written to the journal, and sets its size.
+  void CountJournal(int64_t bytes, int64_t size);
   // Records that a reply waited for the journal, or failed because it could not be written.
   void RecordJournalWait(bool written, absl::Duration wait);
 

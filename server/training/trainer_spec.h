@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/storage/journal_records.h"
 
 namespace braid {
 
@@ -278,6 +279,7 @@ struct TrainerSpec {
   int64_t micro_batch = 0;
   CheckpointPolicy checkpoints;
   JournalMode journal = JournalMode::kOperations;
+  JournalHistory journal_history = {};
   // Deletes the trainer after this time without use, after a checkpoint if there is a data
   // directory. Zero: never.
   absl::Duration idle_timeout = absl::ZeroDuration();

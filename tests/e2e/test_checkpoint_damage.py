@@ -135,6 +135,23 @@ def test_restart_skips_a_damaged_checkpoint(tmp_path: Path, format: str) -> None
             assert trainer.restore_checkpoint().step == 3
 
 
+def test_a_history_makes_up_for_a_damaged_checkpoint(tmp_path: Path) -> None:
+    """The operations before the newest checkpoint are applied to an older one."""
+    with durable.serving(tmp_path) as server, durable.connect(server) as client:
+        trainer = create(client, journal_history_days=1)
+        step(trainer, 0, 1)
+        trainer.save_checkpoint()
+        step(trainer, 2)
+        saved = trainer.save_checkpoint()
+        step(trainer, 3)
+        wanted = trainer.state_dict()
+        server.kill()
+        flip_a_bit(server.checkpoints(trainer.name) / saved.name)
+        server.start()
+        assert trainer.info().step == 4
+        assert_same_bits(trainer.state_dict(), wanted)
+
+
 def test_checkpoint_of_a_newer_server_is_not_skipped(tmp_path: Path) -> None:
     """Resuming from an older one would undo the newer server's work."""
     with durable.serving(tmp_path) as server, durable.connect(server) as client:

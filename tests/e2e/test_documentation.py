@@ -26,6 +26,7 @@ PROGRAMS = [
     ROOT / "docs/quickstart.md",
     ROOT / "docs/tutorials/serve.md",
     ROOT / "docs/tutorials/train.md",
+    ROOT / "docs/tutorials/spoiled-run.md",
     ROOT / "docs/tutorials/jobs.md",
     ROOT / "docs/tutorials/from-data-parallel.md",
     ROOT / "docs/tutorials/from-triton.md",

@@ -29,6 +29,7 @@ class RegistryTest : public ::testing::Test {
   void Start() {
     Stop();
     bench_.emplace(Mlp(), /*workers=*/2, data_dir_);
+    bench_->KeepJournals(read_operation_);
     std::unique_ptr<TrainerStorage> storage;
     if (!data_dir_.empty()) {
       auto opened = TrainerStorage::Open(data_dir_);
@@ -103,6 +104,7 @@ class RegistryTest : public ::testing::Test {
 
   // Arguments of the next Start().
   std::map<std::string, int64_t> memory_;  // TrainerServices::memory
+  RequestReader read_operation_;           // nullptr: no journals
   size_t most_ = kMost;
   // By what Create() stored of them.
   std::map<std::string, TrainerSpec> requests_;

@@ -172,9 +172,7 @@ class TrainerBench {
   // Has trainers write their metrics to files. `tracking` outlives them.
   void Track(Tracking* tracking) { tracking_ = tracking; }
   // Has trainers in the data directory keep journals.
-  void KeepJournals(OperationJournal::ReadRequest read_operation) {
-    read_operation_ = std::move(read_operation);
-  }
+  void KeepJournals(RequestReader read_operation) { read_operation_ = std::move(read_operation); }
   TrainerServices services() {
     TrainerServices services{&models_, publisher_.get(), metrics(), &pools_};
     services.tracking = tracking_;
@@ -190,7 +188,7 @@ class TrainerBench {
   std::unique_ptr<Publisher> publisher_;
   TrainerPools pools_;
   Tracking* tracking_ = nullptr;
-  OperationJournal::ReadRequest read_operation_;
+  RequestReader read_operation_;
 };
 
 }  // namespace braid

@@ -67,6 +67,16 @@ def number(name: str) -> Field:
     return _scalar(name, as_number)
 
 
+def days(name: str) -> Field:
+    """Field of seconds, given in days."""
+    seconds = _scalar(name, lambda key, value: as_number(key, value) * 86400)
+
+    def get(present: Mapping[str, Any]) -> Any:
+        return present[name] / 86400 if name in present else None
+
+    return Field(seconds.put, get)
+
+
 def integer(name: str) -> Field:
     return _scalar(name, _as_integer)
 

@@ -61,7 +61,8 @@ def fit(
 ) -> FitResult:
     """Trains a served model on the batches of a PyTorch DataLoader, with one step for each.
 
-    For data on the server, which needs no connected client, use `Client.jobs`.
+    For data on the server, which needs no connected client, use `Client.jobs`. Sets the `batch_id`
+    of the steps to "epoch 1 batch 1" and so on.
 
     model: name of a served model; or a trainer, to continue its training.
     dataloader: iterated once per epoch. A batch is a pair of inputs and targets, each a tensor or a
@@ -92,7 +93,8 @@ def fit(
         evaluations = []
         with report:
             for epoch in range(1, epochs + 1):
-                _train(trainer, batches, batches.of(dataloader, "dataloader", epoch), depth, report)
+                training = batches.of(dataloader, "dataloader", epoch)
+                _train(trainer, batches, epoch, training, depth, report)
                 if evaluate is not None:
                     held_out = batches.of(evaluate, "evaluate", epoch)
                     evaluations.append(trainer.evaluate(held_out, metrics=metrics))
@@ -107,13 +109,19 @@ def fit(
 
 
 def _train(
-    trainer: Trainer, batches: _Batches, epoch: Iterator[_Batch], depth: int, report: _Report
+    trainer: Trainer,
+    batches: _Batches,
+    epoch: int,
+    training: Iterator[_Batch],
+    depth: int,
+    report: _Report,
 ) -> None:
-    """Runs the steps of an epoch, and reports each."""
+    """Runs the steps of an epoch on the batches `training`, and reports each."""
     in_flight: deque[tuple[Future[StepResult], int]] = deque()
     with trainer.stream(depth) as stream:
-        for inputs, targets in epoch:
-            in_flight.append((stream.step(inputs, targets), batches.rows(inputs)))
+        for number, (inputs, targets) in enumerate(training, 1):
+            future = stream.step(inputs, targets, batch_id=f"epoch {epoch} batch {number}")
+            in_flight.append((future, batches.rows(inputs)))
             while in_flight and in_flight[0][0].done():
                 future, rows = in_flight.popleft()
                 report.step(future.result(), rows)

@@ -136,6 +136,8 @@ OPTIONS: Table = {
     "checkpoint_keep": within("checkpoints", integer("keep")),
     "idle_timeout": number("idle_timeout_seconds"),
     "journal": choice("journal", _JOURNALS),
+    "journal_history_bytes": within("journal_history", integer("bytes")),
+    "journal_history_days": within("journal_history", _fields.days("seconds")),
 }
 
 

@@ -133,7 +133,8 @@ class OperationLog:
     def discard(self, applied: int, durable: int) -> None:
         """Discards operations that need no replay, given the applied and durable numbers.
 
-        applied: last number with a reply. Later ones stay, although they may be durable already.
+        applied: last number with a reply. Later ones stay, even if they are durable, because their
+            replies are pending.
         """
         until = min(durable, applied) if self.keeps else applied
         while self._operations and self._operations[0].sequence <= until:

@@ -19,6 +19,9 @@ from braid.results import (
     EvaluationResult,
     ForwardResult,
     OperationResult,
+    RecordedOperation,
+    ReplayDifference,
+    ReplayReport,
     StepResult,
     TrainerInfo,
     durability_name,
@@ -97,6 +100,55 @@ def checkpoint(proto: Any) -> Checkpoint:
         sequence=proto.sequence,
         bytes=proto.bytes,
         created=datetime.fromtimestamp(proto.created, timezone.utc),
+    )
+
+
+def recorded_operations(replies: Iterable[Any]) -> list[RecordedOperation]:
+    """Converts the messages of GetHistory."""
+    return [_recorded_operation(proto) for reply in replies for proto in reply.operations]
+
+
+def _recorded_operation(proto: Any) -> RecordedOperation:
+    def optional(field: str) -> Any:
+        return getattr(proto, field) if proto.HasField(field) else None
+
+    return RecordedOperation(
+        line=proto.line,
+        sequence=proto.sequence,
+        kind=proto.kind,
+        time=datetime.fromtimestamp(proto.time, timezone.utc),
+        batch_id=proto.batch_id,
+        error=proto.error,
+        step=optional("step"),
+        loss=optional("loss"),
+        gradient_norm=optional("gradient_norm"),
+        lr=optional("lr"),
+        skipped=proto.skipped,
+        published=(proto.model, proto.version) if proto.version else None,
+    )
+
+
+def replay_report(reply: Any) -> ReplayReport:
+    """Converts a braid.v1.ReplayTrainerResponse."""
+    difference = None
+    if reply.HasField("difference"):
+        proto = reply.difference
+        difference = ReplayDifference(
+            sequence=proto.sequence,
+            step=proto.step,
+            batch_id=proto.batch_id,
+            checkpoint=proto.checkpoint,
+            recorded=proto.recorded,
+            replayed=proto.replayed,
+        )
+    return ReplayReport(
+        first_step=reply.first_step,
+        last_step=reply.last_step,
+        operations=reply.operations,
+        checkpoints=reply.checkpoints,
+        difference=difference,
+        recorded_with=reply.recorded_with,
+        replayed_with=reply.replayed_with,
     )
 
 

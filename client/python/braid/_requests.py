@@ -79,16 +79,19 @@ def step(
     group_lr: Sequence[float] | None,
     metric: float | None,
     report_split: bool,
+    batch_id: str | None,
 ) -> Any:
     """Returns a Step request without its batch."""
-    request = TRAINING["Step"].request(report_split=report_split)
+    request = TRAINING["Step"].request(report_split=report_split, batch_id=batch_id or "")
     _set_hyper_parameters(request, lr, weight_decay, momentum, group_lr, metric)
     return request
 
 
-def forward_backward(report_split: bool) -> Any:
+def forward_backward(report_split: bool, batch_id: str | None) -> Any:
     """Returns a ForwardBackward request without its batch."""
-    return TRAINING["ForwardBackward"].request(report_split=report_split)
+    return TRAINING["ForwardBackward"].request(
+        report_split=report_split, batch_id=batch_id or ""
+    )
 
 
 def optim_step(
@@ -103,11 +106,16 @@ def optim_step(
     return request
 
 
-def forward(mode: str, report_split: bool, keep_graph: bool) -> Any:
+def forward(mode: str, report_split: bool, keep_graph: bool, batch_id: str | None) -> Any:
     """Returns a Forward request without its batch. Raises ValueError for an unknown mode."""
     if mode not in _MODES:
         raise ValueError(f"mode: {mode!r} (expected one of {', '.join(_MODES)})")
-    return _ForwardRequest(mode=_MODES[mode], report_split=report_split, keep_graph=keep_graph)
+    return _ForwardRequest(
+        mode=_MODES[mode],
+        report_split=report_split,
+        keep_graph=keep_graph,
+        batch_id=batch_id or "",
+    )
 
 
 def backward() -> Any:

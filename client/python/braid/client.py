@@ -324,6 +324,8 @@ class Client:
         checkpoint_every_seconds: float | None = None,
         checkpoint_keep: int = 3,
         journal: str = "operations",
+        journal_history_bytes: int | None = None,
+        journal_history_days: float | None = None,
         idle_timeout: float | None = None,
         exist_ok: bool = False,
         timeout: float | None = None,
@@ -376,6 +378,11 @@ class Client:
         journal: "operations": with a data directory, the server writes each operation to disk
             before it replies, so a crash loses none. "none": a crash loses the operations since the
             newest checkpoint, unless the client resends them.
+        journal_history_bytes, journal_history_days: maximum size and age of the history that the
+            server keeps for `Trainer.history`, `fork`, `replay` and `restore_checkpoint(step=)`.
+            The size includes the batches, not the checkpoints: up to 16 more are kept. The server
+            deletes the oldest operations when either limit is reached. None: no limit; if both
+            are None, no history is kept.
         idle_timeout: seconds without an operation until the trainer expires; `restore_trainer`
             brings it back.
         exist_ok: if the name is in use, continue with that trainer after its last operation; an
@@ -407,6 +414,8 @@ class Client:
             "checkpoint_every_seconds": checkpoint_every_seconds,
             "checkpoint_keep": None if checkpoint_keep == 3 else checkpoint_keep,
             "journal": None if journal == "operations" else journal,
+            "journal_history_bytes": journal_history_bytes,
+            "journal_history_days": journal_history_days,
             "idle_timeout": idle_timeout,
         }
         method = TRAINING["CreateTrainer"]

@@ -109,6 +109,76 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class RecordedOperation:
+    """Operation in a trainer's journal.
+
+    line: each restore starts a new line of operations, with a larger number.
+    sequence: sequence number; after a restore, numbers repeat in the new line.
+    kind: the operation: "Step", "ForwardBackward", "OptimStep", "Forward", "Backward", "Publish".
+    time: when it began, in UTC.
+    batch_id: argument of the operation; "": none.
+    error: why it failed; a failed operation changes nothing. "": it did not fail.
+    step: number of updates after it. None if its result is not known, because it failed, is still
+        running, or the machine crashed before the result was on disk; then `loss`,
+        `gradient_norm`, `lr` and `published` are None, too.
+    loss: None for an operation without a loss; NaN if it was not finite.
+    gradient_norm, lr, skipped: see `OperationResult`.
+    published: model and version that it published; None for other operations.
+    """
+
+    line: int
+    sequence: int
+    kind: str
+    time: datetime
+    batch_id: str
+    error: str
+    step: int | None
+    loss: float | None
+    gradient_norm: float | None
+    lr: float | None
+    skipped: bool
+    published: tuple[str, int] | None
+
+
+@dataclass(frozen=True)
+class ReplayDifference:
+    """First difference between a replay and what was recorded.
+
+    sequence, step, batch_id: of the operation, see `RecordedOperation`.
+    checkpoint: name of the checkpoint that differs; "": the operation's results differ.
+    recorded, replayed: the results as JSON. Of a checkpoint, both: the name of the tensor that
+        differs.
+    """
+
+    sequence: int
+    step: int
+    batch_id: str
+    checkpoint: str
+    recorded: str
+    replayed: str
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """Result of `Trainer.replay`.
+
+    first_step, last_step: the steps that were compared, inclusive.
+    operations, checkpoints: number compared.
+    difference: the first difference, at which the replay ended; None: everything was equal.
+    recorded_with, replayed_with: PyTorch version, devices and thread counts of the recorded
+        operations and of the replay. If they differ, small differences are expected.
+    """
+
+    first_step: int
+    last_step: int
+    operations: int
+    checkpoints: int
+    difference: ReplayDifference | None
+    recorded_with: str
+    replayed_with: str
+
+
+@dataclass(frozen=True)
 class DeviceMemory:
     """Current and peak memory of a trainer on one device, in bytes."""
 

@@ -99,17 +99,25 @@ class Stream:
         group_lr: Sequence[float] | None = None,
         metric: float | None = None,
         report_split: bool = False,
+        batch_id: str | None = None,
     ) -> Future[StepResult]:
         """Submits a training step; see `Trainer.step`."""
-        request = _requests.step(lr, weight_decay, momentum, group_lr, metric, report_split)
+        request = _requests.step(
+            lr, weight_decay, momentum, group_lr, metric, report_split, batch_id
+        )
         lost = partial(_replies.lost_result, StepResult)
         return self._submit("Step", request, _replies.step_result, lost, (inputs, targets))
 
     def forward_backward(
-        self, inputs: Tensors, targets: Tensors, *, report_split: bool = False
+        self,
+        inputs: Tensors,
+        targets: Tensors,
+        *,
+        report_split: bool = False,
+        batch_id: str | None = None,
     ) -> Future[StepResult]:
         """Submits forward and backward; see `Trainer.forward_backward`."""
-        request = _requests.forward_backward(report_split)
+        request = _requests.forward_backward(report_split, batch_id)
         lost = partial(_replies.lost_result, StepResult)
         return self._submit(
             "ForwardBackward", request, _replies.step_result, lost, (inputs, targets)

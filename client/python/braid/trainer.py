@@ -19,6 +19,8 @@ from braid.results import (
     EvaluationResult,
     ForwardResult,
     OperationResult,
+    RecordedOperation,
+    ReplayReport,
     StepResult,
     TrainerInfo,
 )
@@ -90,6 +92,7 @@ class Trainer:
         group_lr: Sequence[float] | None = None,
         metric: float | None = None,
         report_split: bool = False,
+        batch_id: str | None = None,
         timeout: float | None = None,
     ) -> StepResult:
         """Runs one training step on the whole batch: forward, loss, backward, update.
@@ -101,8 +104,11 @@ class Trainer:
         group_lr: learning rates for this update, one per parameter group.
         metric: value for ReduceLROnPlateau, instead of the loss.
         report_split: fill `chunks` of the result.
+        batch_id: name of the batch in the `history`, at most 256 bytes.
         """
-        request = _requests.step(lr, weight_decay, momentum, group_lr, metric, report_split)
+        request = _requests.step(
+            lr, weight_decay, momentum, group_lr, metric, report_split, batch_id
+        )
         tensors = _requests.batch(inputs, targets)
         return _replies.step_result(self._handle.operate("Step", request, timeout, tensors))
 
@@ -112,13 +118,14 @@ class Trainer:
         targets: Tensors,
         *,
         report_split: bool = False,
+        batch_id: str | None = None,
         timeout: float | None = None,
     ) -> StepResult:
         """Runs forward, loss and backward, and accumulates gradients for `optim_step`.
 
         Arguments are those of `step`. The result's `step`, the number of updates, does not change.
         """
-        request = _requests.forward_backward(report_split)
+        request = _requests.forward_backward(report_split, batch_id)
         tensors = _requests.batch(inputs, targets)
         reply = self._handle.operate("ForwardBackward", request, timeout, tensors)
         return _replies.step_result(reply)
@@ -150,17 +157,19 @@ class Trainer:
         mode: str = "train",
         keep_graph: bool = False,
         report_split: bool = False,
+        batch_id: str | None = None,
         timeout: float | None = None,
     ) -> ForwardResult:
         """Runs a forward pass with the trainer's current weights.
 
         targets: as for `step`; if given, the result contains the loss.
         mode: "train" (updates buffers such as batch norm's statistics) or "eval" (changes nothing).
+        batch_id: as for `step`.
         keep_graph: keep the graph for `backward` until the next operation. Requires mode "train".
             Checkpoints do not contain graphs: without a journal, after a checkpoint in between and
             a restart of the server, `backward` cannot be replayed.
         """
-        request = _requests.forward(mode, report_split, keep_graph)
+        request = _requests.forward(mode, report_split, keep_graph, batch_id)
         tensors = _requests.batch(inputs, targets)
         return _replies.forward_result(self._handle.operate("Forward", request, timeout, tensors))
 
@@ -268,24 +277,111 @@ class Trainer:
         return [_replies.checkpoint(checkpoint) for checkpoint in reply.checkpoints]
 
     def restore_checkpoint(
-        self, name: str | None = None, *, timeout: float | None = None
+        self,
+        name: str | None = None,
+        *,
+        step: int | None = None,
+        timeout: float | None = None,
     ) -> TrainerInfo:
-        """Restores the trainer's state from a checkpoint.
+        """Restores the trainer's state from a checkpoint, or its state at a step.
 
         name: None: the newest. In this case the handle first replays operations that a restart of
             the server undid, if possible, because they may write checkpoints.
+        step: restore the state after this number of updates instead of a checkpoint. The server
+            recomputes a state between checkpoints from the journal.
+        Raises NotFound if there is no such checkpoint or step; the message names those that there
+        are. Raises FailedPrecondition for `step` if the trainer has no journal.
         """
+        if name is not None and step is not None:
+            raise ValueError("step: set together with name (set one of them)")
         method = TRAINING["RestoreCheckpoint"]
-        request = method.request(trainer=self._name, checkpoint=name or "")
+        request = method.request(trainer=self._name, checkpoint=name or "", step=step)
         with self._handle.lock:
             self._handle.check_free()
             deadline = self._client._channel.deadline(timeout)
-            if name is None:
+            if name is None and step is None:
                 self._handle.replay_lost(deadline)
             reply = self._client._channel.call(method, request, remaining(deadline))
             info = _replies.trainer_info(reply.trainer)
             self._handle.reset_to(info)
             return info
+
+    def history(
+        self,
+        first_step: int | None = None,
+        last_step: int | None = None,
+        *,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> list[RecordedOperation]:
+        """Returns the operations in the trainer's journal, the oldest first.
+
+        These are the operations since the newest checkpoint. With `journal_history_bytes` or
+        `journal_history_days` of `create_trainer`, earlier ones too, and those that a restore has
+        undone.
+
+        first_step, last_step: only operations after which the number of updates is in this range,
+            inclusive. A failed one counts as the one before it.
+        limit: return at most this many, the newest.
+        Raises FailedPrecondition if the trainer has no journal.
+        """
+        method = TRAINING["GetHistory"]
+        request = method.request(
+            trainer=self._name, first_step=first_step, last_step=last_step, limit=limit or 0
+        )
+        call = partial(
+            self._client._channel.call_streaming, method, request, _replies.recorded_operations
+        )
+        operations: list[RecordedOperation] = self._handle.read(call, timeout)
+        return operations
+
+    def fork(
+        self, name: str, *, step: int | None = None, timeout: float | None = None
+    ) -> Trainer:
+        """Creates a trainer from the state and the arguments of this one. Returns a handle on it.
+
+        Its step and sequence numbers continue from that state.
+        name: name of the new trainer.
+        step: state after this number of updates; None: the current state, which is saved as a
+            checkpoint first. The server recomputes a state between checkpoints from the journal. If
+            a restore made the trainer repeat a step, the newest repetition is used.
+        Raises NotFound, with the available steps, if the state cannot be recomputed; AlreadyExists
+        if the name is in use; FailedPrecondition if the server has no data directory, or for `step`
+        if the trainer has no journal.
+        """
+        method = TRAINING["ForkTrainer"]
+        request = method.request(trainer=self._name, new_name=name, step=step)
+
+        def call(timeout: float) -> Trainer:
+            reply = self._client._channel.call(method, request, timeout, attempts=1)
+            return Trainer(self._client, _replies.trainer_info(reply.trainer))
+
+        return self._handle.read_once(call, timeout)
+
+    def replay(
+        self,
+        first_step: int | None = None,
+        last_step: int | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> ReplayReport:
+        """Recomputes steps on the server, and compares them with what was recorded.
+
+        The server starts from a checkpoint, applies the operations of the journal, and compares
+        each result, and the tensors of each checkpoint in the range, bit for bit. This needs as
+        much memory as another trainer, takes as long as the steps took, and does not change this
+        trainer.
+        first_step, last_step: the steps to compare, inclusive; None: from the earliest that can be
+            recomputed, to the last recorded one.
+        Raises NotFound, with the available steps, if they cannot be recomputed; FailedPrecondition
+        if the trainer has no journal.
+        """
+        method = TRAINING["ReplayTrainer"]
+        request = method.request(
+            trainer=self._name, first_step=first_step, last_step=last_step
+        )
+        call = partial(self._client._channel.call, method, request)
+        return _replies.replay_report(self._handle.read_once(call, timeout))
 
     def state_dict(self, *, timeout: float | None = None) -> dict[str, np.ndarray]:
         """Returns parameters and buffers by name, in the module's order, between two operations.

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from braid_dashboards import queries as q
 from braid_dashboards.layout import build, choice
 from braid_dashboards.panels import (
-    BYTES_PER_SECOND, DATE, EXACT, PER_MINUTE, PLAIN, RATIO, RED, ROWS_PER_SECOND, SECONDS,
+    BYTES, BYTES_PER_SECOND, DATE, EXACT, PER_MINUTE, PLAIN, RATIO, RED, ROWS_PER_SECOND, SECONDS,
     STEPS_PER_SECOND, YELLOW, Query, graph, listing, number,
 )  # fmt: skip
 
@@ -139,10 +139,12 @@ def checkpoints() -> list:
         graph("Wait for the journal, p99", SECONDS,
               "Time that replies wait for the disk after their operations have been applied.",
               Query(q.quantile(0.99, "braid_journal_wait_seconds", q.TRAINER, by=TRAINER), NAME),
-              width=12, calcs=("mean", "max")),
+              width=8, calcs=("mean", "max")),
         graph("Journal", BYTES_PER_SECOND, "Bytes written to the journals of trainers.",
               Query(q.total(q.rate("braid_journal_written_bytes_total", q.TRAINER), *TRAINER), NAME),
-              width=12, calcs=("mean", "max")),
+              width=8, calcs=("mean", "max")),
+        graph("Size of the journal", BYTES, "Disk space of the journals, including their histories.",
+              Query(latest("braid_journal_bytes"), NAME), width=8, calcs=("max", "lastNotNull")),
         listing("Trainers", "Trainers of each server.", columns,
                 Query(f"{latest(WRITTEN)} * 1000"),
                 Query(latest("braid_training_steps_total")),

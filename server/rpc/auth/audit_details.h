@@ -36,6 +36,17 @@ AuditDetails DetailsOf(const Request& request, Subject subject) {
   if constexpr (requires { request.checkpoint(); }) {
     add("checkpoint", request.checkpoint());
   }
+  if constexpr (requires { request.new_name(); }) {
+    add("new_name", request.new_name());
+  }
+  if constexpr (requires {
+                  { request.has_step() } -> std::same_as<bool>;
+                  { request.step() } -> std::same_as<int64_t>;
+                }) {
+    if (request.has_step()) {
+      details.emplace_back("step", request.step());
+    }
+  }
   if constexpr (requires { request.name(); }) {
     // Names at server level are shared memory regions.
     add("region", subject == Subject::kServer ? request.name() : "");

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "server/rpc/training/training_messages.h"
+
 namespace braid {
 namespace {
 
 constexpr size_t kPieceBytes = 1 << 20;
+constexpr size_t kPieceOperations = 1000;
 
 }  // namespace
 
@@ -38,6 +41,18 @@ bool StatePieces::Next(Piece* piece) {
   if (offset_ == tensor.bytes) {
     ++tensor_;
     offset_ = 0;
+  }
+  return true;
+}
+
+bool HistoryPieces::Next(Piece* piece) {
+  if (next_ == history_.size()) {
+    return false;
+  }
+  piece->Clear();
+  const size_t end = std::min(history_.size(), next_ + kPieceOperations);
+  for (; next_ < end; ++next_) {
+    WriteRecorded(history_[next_], piece->add_operations());
   }
   return true;
 }

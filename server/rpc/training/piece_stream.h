@@ -13,6 +13,7 @@
 #include "braid/v1/training.pb.h"
 #include "server/rpc/call.h"
 #include "server/training/trainer/operation.h"
+#include "server/training/trainer/trainer_history.h"
 
 namespace braid {
 
@@ -45,6 +46,21 @@ class StatePieces {
   std::vector<StateTensor> state_;
   size_t tensor_ = 0;
   size_t offset_ = 0;
+};
+
+// The operations of a journal, for GetHistory.
+class HistoryPieces {
+ public:
+  using Content = std::vector<RecordedOperation>;
+  using Piece = braid::v1::GetHistoryResponse;
+
+  explicit HistoryPieces(std::vector<RecordedOperation> history) : history_(std::move(history)) {}
+
+  bool Next(Piece* piece);
+
+ private:
+  std::vector<RecordedOperation> history_;
+  size_t next_ = 0;
 };
 
 // Pieces: class with the types Content (its constructor's argument) and Piece (a message), and

@@ -434,6 +434,9 @@ absl::Status ReadChoices(const braid::v1::TrainingOptions& message, TrainerSpec*
   BRAID_ASSIGN_OR_RETURN(spec->journal,
                          ReadEnum(message.journal(), {JournalMode::kOperations, JournalMode::kNone},
                                   JournalMode::kOperations, "journal"));
+  spec->journal_history.bytes = message.journal_history().bytes();
+  BRAID_ASSIGN_OR_RETURN(spec->journal_history.age, ReadSeconds(message.journal_history().seconds(),
+                                                                "journal_history.seconds"));
   BRAID_ASSIGN_OR_RETURN(spec->checkpoints.every, ReadSeconds(message.checkpoints().every_seconds(),
                                                               "checkpoints.every_seconds"));
   BRAID_ASSIGN_OR_RETURN(spec->idle_timeout,
@@ -511,6 +514,11 @@ void WriteOptions(const TrainerSpec& spec, braid::v1::TrainingOptions* message) 
   message->mutable_checkpoints()->set_every_seconds(absl::ToDoubleSeconds(spec.checkpoints.every));
   message->mutable_checkpoints()->set_keep(spec.checkpoints.keep);
   message->set_journal(WriteEnum<braid::v1::Journal>(spec.journal));
+  if (spec.journal_history.kept()) {
+    message->mutable_journal_history()->set_bytes(spec.journal_history.bytes);
+    message->mutable_journal_history()->set_seconds(
+        absl::ToDoubleSeconds(spec.journal_history.age));
+  }
   message->set_idle_timeout_seconds(absl::ToDoubleSeconds(spec.idle_timeout));
 }
 

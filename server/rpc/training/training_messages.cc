@@ -30,6 +30,8 @@ Operation Begin(const Request& request, OperationKind kind) {
   return operation;
 }
 
+constexpr size_t kMaxBatchId = 256;
+
 // Reads the batch of Step, ForwardBackward and Forward.
 template <typename Request>
 absl::StatusOr<Operation> ReadBatch(const Request& request, OperationKind kind) {
@@ -37,6 +39,11 @@ absl::StatusOr<Operation> ReadBatch(const Request& request, OperationKind kind) 
   BRAID_ASSIGN_OR_RETURN(operation.inputs, ReadTensors(request.inputs(), "inputs"));
   BRAID_ASSIGN_OR_RETURN(operation.targets, ReadTensors(request.targets(), "targets"));
   operation.report_split = request.report_split();
+  if (request.batch_id().size() > kMaxBatchId) {
+    return InvalidField("batch_id", absl::StrCat(request.batch_id().size(),
+                                                 " bytes (expected at most ", kMaxBatchId, ")"));
+  }
+  operation.batch_id = request.batch_id();
   return operation;
 }
 
@@ -231,6 +238,50 @@ void WriteCheckpoint(const CheckpointInfo& info, braid::v1::Checkpoint* message)
   message->set_sequence(info.sequence);
   message->set_bytes(info.bytes);
   message->set_created(absl::ToDoubleSeconds(info.created - absl::UnixEpoch()));
+}
+
+void WriteRecorded(const RecordedOperation& operation, braid::v1::RecordedOperation* message) {
+  message->set_line(operation.position.line);
+  message->set_sequence(operation.position.sequence);
+  message->set_kind(OperationName(operation.summary.kind));
+  message->set_time(absl::ToDoubleSeconds(operation.summary.time - absl::UnixEpoch()));
+  message->set_batch_id(operation.summary.batch_id);
+  message->set_error(operation.error);
+  if (!operation.result) {
+    return;
+  }
+  const RecordedResult& result = *operation.result;
+  message->set_step(result.step);
+  if (result.loss) {
+    message->set_loss(*result.loss);
+  }
+  if (result.gradient_norm) {
+    message->set_gradient_norm(*result.gradient_norm);
+  }
+  if (result.lr) {
+    message->set_lr(*result.lr);
+  }
+  message->set_skipped(result.skipped);
+  message->set_model(result.model);
+  message->set_version(result.version);
+}
+
+void WriteReport(const ReplayReport& report, braid::v1::ReplayTrainerResponse* message) {
+  message->set_first_step(report.first_step);
+  message->set_last_step(report.last_step);
+  message->set_operations(report.operations);
+  message->set_checkpoints(report.checkpoints);
+  message->set_recorded_with(report.recorded_with);
+  message->set_replayed_with(report.replayed_with);
+  if (report.difference) {
+    braid::v1::ReplayDifference* const difference = message->mutable_difference();
+    difference->set_sequence(report.difference->sequence);
+    difference->set_step(report.difference->step);
+    difference->set_checkpoint(report.difference->checkpoint);
+    difference->set_batch_id(report.difference->batch_id);
+    difference->set_recorded(report.difference->recorded);
+    difference->set_replayed(report.difference->replayed);
+  }
 }
 
 }  // namespace braid

@@ -7,6 +7,8 @@
 #include "braid/v1/training.pb.h"
 #include "server/storage/checkpoint_store.h"
 #include "server/training/trainer/operation.h"
+#include "server/training/trainer/replay_report.h"
+#include "server/training/trainer/trainer_history.h"
 #include "server/training/trainer_spec.h"
 
 namespace braid {
@@ -39,5 +41,7 @@ void WriteReply(const OperationResult& result, bool with_chunks,
 void WriteReply(const OperationResult& result, bool with_chunks, braid::v1::PublishResponse* reply);
 
 void WriteCheckpoint(const CheckpointInfo& info, braid::v1::Checkpoint* message);
+void WriteRecorded(const RecordedOperation& operation, braid::v1::RecordedOperation* message);
+void WriteReport(const ReplayReport& report, braid::v1::ReplayTrainerResponse* message);
 
 }  // namespace braid

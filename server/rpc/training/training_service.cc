@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/base/field_error.h"
 #include "server/base/status.h"
 #include "server/base/text.h"
 #include "server/rpc/inference/tensor_codec.h"
@@ -57,6 +58,31 @@ absl::Status WriteCreated(const absl::StatusOr<CreatedTrainer>& created,
   WriteTrainer(created->info, response->mutable_trainer());
   response->set_created(created->created);
   return absl::OkStatus();
+}
+
+absl::Status CheckStep(absl::string_view field, int64_t step, int64_t least = 0) {
+  return step >= least
+             ? absl::OkStatus()
+             : InvalidField(field, absl::StrCat(step, " (expected at least ", least, ")"));
+}
+
+absl::StatusOr<HistoryRange> ReadRange(const braid::v1::GetHistoryRequest& request) {
+  HistoryRange range;
+  BRAID_RETURN_IF_ERROR(CheckStep("first_step", request.first_step()));
+  range.first_step = request.first_step();
+  if (request.has_last_step()) {
+    BRAID_RETURN_IF_ERROR(CheckStep("last_step", request.last_step(), request.first_step()));
+    range.last_step = request.last_step();
+  }
+  BRAID_RETURN_IF_ERROR(CheckStep("limit", request.limit()));
+  range.limit = static_cast<size_t>(request.limit());
+  return range;
+}
+
+// Returns a function that returns true if the client has cancelled the call.
+TrainerRegistry::Cancelled CancelledCheck(const Call& call,
+                                          const grpc::CallbackServerContext* context) {
+  return [call, context] { return context->IsCancelled(); };
 }
 
 // Records details for the access log.
@@ -238,23 +264,98 @@ TrainingService::Reactor* TrainingService::RestoreCheckpoint(
   return HandleUnaryAsync(
       rpc_, context, "RestoreCheckpoint", *request, [&](const Call& call) -> absl::Status {
         BRAID_RETURN_IF_ERROR(CheckNotOwnedByJob(request->trainer()));
-        trainers_->RestoreCheckpoint(
-            request->trainer(), request->checkpoint(),
-            [this, call, request, response](const absl::StatusOr<CheckpointInfo>& info) {
-              if (!info.ok()) {
-                call->Reply(info.status());
-                return;
-              }
-              WriteCheckpoint(*info, response->mutable_checkpoint());
-              call->RecordAudit("checkpoint", info->name);
-              trainers_->Get(request->trainer(),
-                             [call, response](const absl::StatusOr<TrainerInfo>& trainer) {
-                               if (trainer.ok()) {
-                                 WriteTrainer(*trainer, response->mutable_trainer());
-                               }
-                               call->Reply(trainer.status());
-                             });
-            });
+        const auto reply = [this, call, request,
+                            response](const absl::StatusOr<CheckpointInfo>& info) {
+          if (!info.ok()) {
+            call->Reply(info.status());
+            return;
+          }
+          WriteCheckpoint(*info, response->mutable_checkpoint());
+          call->RecordAudit("checkpoint", info->name);
+          trainers_->Get(request->trainer(),
+                         [call, response](const absl::StatusOr<TrainerInfo>& trainer) {
+                           if (trainer.ok()) {
+                             WriteTrainer(*trainer, response->mutable_trainer());
+                           }
+                           call->Reply(trainer.status());
+                         });
+        };
+        if (!request->has_step()) {
+          trainers_->RestoreCheckpoint(request->trainer(), request->checkpoint(), reply);
+          return absl::OkStatus();
+        }
+        if (!request->checkpoint().empty()) {
+          return InvalidField("step", "set together with checkpoint (set one of them)");
+        }
+        BRAID_RETURN_IF_ERROR(CheckStep("step", request->step()));
+        trainers_->RestoreStep(request->trainer(), request->step(), CancelledCheck(call, context),
+                               reply);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerWriteReactor<braid::v1::GetHistoryResponse>* TrainingService::GetHistory(
+    Context* context, const braid::v1::GetHistoryRequest* request) {
+  auto* writer =
+      new PieceStream<HistoryPieces>(rpc_, *context, "GetHistory", *request);  // deletes itself
+  const absl::StatusOr<HistoryRange> range =
+      writer->error().ok() ? ReadRange(*request) : writer->error();
+  if (!range.ok()) {
+    writer->Start(range.status());
+    return writer;
+  }
+  trainers_->GetHistory(request->trainer(), *range,
+                        [writer](absl::StatusOr<std::vector<RecordedOperation>> history) {
+                          writer->Start(std::move(history));
+                        });
+  return writer;
+}
+
+TrainingService::Reactor* TrainingService::ForkTrainer(Context* context,
+                                                       const braid::v1::ForkTrainerRequest* request,
+                                                       braid::v1::ForkTrainerResponse* response) {
+  return HandleUnaryAsync(
+      rpc_, context, "ForkTrainer", *request, [&](const Call& call) -> absl::Status {
+        BRAID_RETURN_IF_ERROR(CheckNotOwnedByJob(request->trainer()));
+        BRAID_RETURN_IF_ERROR(PrefixField("new_", CheckNewName(request->new_name())));
+        if (request->has_step()) {
+          BRAID_RETURN_IF_ERROR(CheckStep("step", request->step()));
+        }
+        trainers_->Fork(request->trainer(),
+                        request->has_step() ? std::optional(request->step()) : std::nullopt,
+                        request->new_name(), CancelledCheck(call, context),
+                        [call, response](const absl::StatusOr<TrainerInfo>& info) {
+                          if (info.ok()) {
+                            WriteTrainer(*info, response->mutable_trainer());
+                          }
+                          call->Reply(info.status());
+                        });
+        return absl::OkStatus();
+      });
+}
+
+TrainingService::Reactor* TrainingService::ReplayTrainer(
+    Context* context, const braid::v1::ReplayTrainerRequest* request,
+    braid::v1::ReplayTrainerResponse* response) {
+  return HandleUnaryAsync(
+      rpc_, context, "ReplayTrainer", *request, [&](const Call& call) -> absl::Status {
+        ReplayRange range;
+        if (request->has_first_step()) {
+          BRAID_RETURN_IF_ERROR(CheckStep("first_step", request->first_step(), 1));
+          range.first_step = request->first_step();
+        }
+        if (request->has_last_step()) {
+          BRAID_RETURN_IF_ERROR(
+              CheckStep("last_step", request->last_step(), range.first_step.value_or(1)));
+          range.last_step = request->last_step();
+        }
+        trainers_->Replay(request->trainer(), range, CancelledCheck(call, context),
+                          [call, response](const absl::StatusOr<ReplayReport>& report) {
+                            if (report.ok()) {
+                              WriteReport(*report, response);
+                            }
+                            call->Reply(report.status());
+                          });
         return absl::OkStatus();
       });
 }

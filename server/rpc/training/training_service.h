@@ -45,6 +45,12 @@ class TrainingService final : public braid::v1::TrainingService::CallbackService
                              braid::v1::RestoreCheckpointResponse* response) override;
   Reactor* ListCheckpoints(Context* context, const braid::v1::ListCheckpointsRequest* request,
                            braid::v1::ListCheckpointsResponse* response) override;
+  grpc::ServerWriteReactor<braid::v1::GetHistoryResponse>* GetHistory(
+      Context* context, const braid::v1::GetHistoryRequest* request) override;
+  Reactor* ForkTrainer(Context* context, const braid::v1::ForkTrainerRequest* request,
+                       braid::v1::ForkTrainerResponse* response) override;
+  Reactor* ReplayTrainer(Context* context, const braid::v1::ReplayTrainerRequest* request,
+                         braid::v1::ReplayTrainerResponse* response) override;
   Reactor* Rollback(Context* context, const braid::v1::RollbackRequest* request,
                     braid::v1::RollbackResponse* response) override;
   Reactor* Publish(Context* context, const braid::v1::PublishRequest* request,

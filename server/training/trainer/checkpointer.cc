@@ -39,8 +39,14 @@ absl::StatusOr<StoredCheckpoint> ReadForRestart(CheckpointStore& store) {
 }
 
 Checkpointer::Checkpointer(std::unique_ptr<CheckpointStore> store, const HostModel* model,
-                           int64_t keep, std::function<void(int64_t sequence)> wait, TaskPool* pool)
-    : store_(std::move(store)), model_(model), keep_(keep), wait_(std::move(wait)), queue_(pool) {}
+                           int64_t keep, std::function<void(int64_t sequence)> wait,
+                           std::function<void(CheckpointRetention*)> retain, TaskPool* pool)
+    : store_(std::move(store)),
+      model_(model),
+      keep_(keep),
+      wait_(std::move(wait)),
+      retain_(std::move(retain)),
+      queue_(pool) {}
 
 void Checkpointer::Write(TrainerCheckpoint checkpoint, Done done) {
   const absl::MutexLock lock(&mu_);
@@ -62,29 +68,60 @@ int64_t Checkpointer::waiting() const {
 
 absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(TrainerCheckpoint checkpoint) {
   wait_(checkpoint.progress.sequence);
-  if (!shares_base_) {
-    BRAID_RETURN_IF_ERROR(store_->Share(BaseFiles(model_->Files())));
-    shares_base_ = true;
-  }
+  BRAID_RETURN_IF_ERROR(ShareBase());
   absl::StatusOr<CheckpointInfo> info =
       store_->Write(checkpoint.progress.step, checkpoint.progress.sequence, WriteState(checkpoint),
                     CheckpointFiles(checkpoint), checkpoint.automatic);
+  const bool keeps_graph = checkpoint.progress.keeps_graph;
   // The trainer copies its weights if its next update finds them in use.
   checkpoint = {};
   if (!info.ok()) {
     shares_base_ = false;  // The shared file may be gone.
     return info;
   }
-  std::string kept;
+  if (!keeps_graph) {
+    whole_ = info->name;
+  }
+  CheckpointRetention retention;
+  retention.keep = keep_;
+  retention.whole = whole_;
+  retain_(&retention);
   {
     const absl::MutexLock lock(&mu_);
-    kept = kept_;
+    retention.name = kept_;
   }
-  if (const absl::Status retained = store_->Retain(keep_, kept); !retained.ok()) {
+  if (const absl::Status retained = store_->Retain(retention); !retained.ok()) {
     Log(LogModule::kTraining)
         .warn("checkpoints: cannot delete old ones: {}", std::string(retained.message()));
   }
   return info;
+}
+
+absl::Status Checkpointer::ShareBase() {
+  if (!shares_base_) {
+    BRAID_RETURN_IF_ERROR(store_->Share(BaseFiles(model_->Files())));
+    shares_base_ = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointInfo> Checkpointer::WriteRestored(const TrainerCheckpoint& checkpoint) {
+  const TrainerProgress& progress = checkpoint.progress;
+  return WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
+    queue_.Post([&, done] {
+      absl::Status shared = ShareBase();
+      absl::StatusOr<CheckpointInfo> written =
+          shared.ok() ? store_->WriteRestored(progress.step, progress.sequence,
+                                              WriteState(checkpoint), CheckpointFiles(checkpoint))
+                      : std::move(shared);
+      shares_base_ = shares_base_ && written.ok();  // The shared file may be gone.
+      done(std::move(written));
+    });
+  });
+}
+
+void Checkpointer::SetWhole(std::string name) {
+  queue_.Post([this, name = std::move(name)]() mutable { whole_ = std::move(name); });
 }
 
 void Checkpointer::Keep(std::string name) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,11 @@ class Checkpointer {
   // `model`: the model that the trainer started from, whose files all checkpoints share; outlives
   // the object. `keep`: number of checkpoints to keep, 0: all. `wait`: called before a checkpoint
   // of the state after operation `sequence` is written; returns once the operations up to it have
-  // written their own files. `pool`: outlives the object.
+  // written their own files. `retain`: sets `history` and `all` of what is kept. `pool`: outlives
+  // the object.
   Checkpointer(std::unique_ptr<CheckpointStore> store, const HostModel* model, int64_t keep,
-               std::function<void(int64_t sequence)> wait, TaskPool* pool);
+               std::function<void(int64_t sequence)> wait,
+               std::function<void(CheckpointRetention*)> retain, TaskPool* pool);
 
   // Queues `checkpoint`. A background thread calls `done`.
   void Write(TrainerCheckpoint checkpoint, Done done) ABSL_LOCKS_EXCLUDED(mu_);
@@ -60,7 +63,11 @@ class Checkpointer {
   // Makes checkpoint `name` the newest, with `state` replacing its own, so that a restart continues
   // from it.
   absl::StatusOr<CheckpointInfo> MakeNewest(const std::string& name, const std::string& state);
+  // Writes a checkpoint of an earlier state and makes it the newest.
+  absl::StatusOr<CheckpointInfo> WriteRestored(const TrainerCheckpoint& checkpoint);
 
+  // Tells that the trainer has restored checkpoint `name`, which has its whole state.
+  void SetWhole(std::string name);
   // Keeps checkpoint `name` besides the newest ones, instead of the one of the last call. The
   // object does not remember it over a restart of the server.
   void Keep(std::string name) ABSL_LOCKS_EXCLUDED(mu_);
@@ -72,12 +79,19 @@ class Checkpointer {
 
  private:
   absl::StatusOr<CheckpointInfo> WriteNow(TrainerCheckpoint checkpoint);
+  // Sets the files that checkpoints share.
+  absl::Status ShareBase();
 
   const std::unique_ptr<CheckpointStore> store_;
   const HostModel* const model_;
   const int64_t keep_;
   const std::function<void(int64_t sequence)> wait_;
-  bool shares_base_ = false;  // used by the queue's tasks
+  const std::function<void(CheckpointRetention*)> retain_;
+  // Used by the queue's tasks.
+  bool shares_base_ = false;
+  // The newest one that was written or restored while no graph was kept. A restart needs it: see
+  // ReadForRestart().
+  std::string whole_;
 
   mutable absl::Mutex mu_;
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;

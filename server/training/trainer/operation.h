@@ -57,6 +57,7 @@ struct Operation {
   Mode mode = Mode::kTrain;                  // kForward
   bool keep_graph = false;                   // kForward
   std::vector<HostTensor> output_gradients;  // kBackward
+  std::string batch_id;                      // for the journal; may be empty
   std::string target_model;                  // kPublish; empty: the trainer's
   bool wait_durable = false;                 // kPublish: the result waits for the version's files
   bool report_split = false;

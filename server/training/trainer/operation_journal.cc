@@ -1,15 +1,12 @@
 #include "server/training/trainer/operation_journal.h"
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "nlohmann/json.hpp"
+#include "absl/time/clock.h"
 #include "server/base/status.h"
 #include "server/base/wait_for.h"
 #include "server/storage/files.h"
@@ -17,44 +14,6 @@
 
 namespace braid {
 namespace {
-
-using nlohmann::json;
-
-enum Kind : uint32_t { kOperation = 1, kResult = 2, kFailure = 3 };
-
-// By OperationKind. Part of the file format.
-constexpr std::array<absl::string_view, 6> kKindNames = {"Step",    "ForwardBackward", "OptimStep",
-                                                         "Forward", "Backward",        "Publish"};
-
-std::string WriteResult(const OperationResult& result) {
-  json out = {{"step", result.step}};
-  if (result.loss) {
-    out["loss"] = *result.loss;
-  }
-  if (result.version > 0) {
-    out["model"] = result.model;
-    out["version"] = result.version;
-  }
-  return out.dump();
-}
-
-absl::StatusOr<OperationResult> ReadResult(const JournalRecord& record) {
-  const json in = json::parse(record.body, nullptr, /*allow_exceptions=*/false);
-  OperationResult result;
-  result.applied_sequence = record.sequence;
-  try {
-    result.step = in.at("step").get<int64_t>();
-    if (in.contains("loss") && in.at("loss").is_number()) {  // null: not finite
-      result.loss = in.at("loss").get<double>();
-    }
-    result.version = in.value("version", int64_t{0});
-    result.model = in.value("model", std::string());
-  } catch (const json::exception& error) {
-    return absl::DataLossError(absl::StrCat("the journal's result of operation ", record.sequence,
-                                            " is invalid: ", error.what()));
-  }
-  return result;
-}
 
 // Returns whether an operation that fails with this error fails whenever it is applied to the same
 // state.
@@ -77,44 +36,11 @@ absl::Status IsMissing(int64_t sequence) {
 
 absl::StatusOr<std::unique_ptr<OperationJournal>> OperationJournal::Open(
     const std::string& directory, std::string description, int64_t line, TaskPool* pool,
-    ReadRequest read_request) {
+    JournalHistory history, RequestReader read_request) {
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal,
-                         Journal::Open(directory, description, line, pool));
+                         Journal::Open(directory, description, line, pool, history));
   return std::unique_ptr<OperationJournal>(new OperationJournal(
       directory, std::move(journal), std::move(description), std::move(read_request)));
-}
-
-absl::StatusOr<JournaledOperation> OperationJournal::Parse(const JournalRecord& record) const {
-  const size_t end = record.body.find('\n');
-  const auto invalid = [&](absl::string_view why) {
-    return absl::DataLossError(
-        absl::StrCat("operation ", record.sequence, " of the journal is invalid: ", why));
-  };
-  if (end == std::string::npos) {
-    return invalid("it has no description");
-  }
-  const json about = json::parse(absl::string_view(record.body).substr(0, end), nullptr,
-                                 /*allow_exceptions=*/false);
-  if (!about.is_object() || !about.contains("kind") || !about["kind"].is_string() ||
-      !about.contains("history") || !about["history"].is_string()) {
-    return invalid("its description has no kind or history");
-  }
-  const auto name = std::ranges::find(kKindNames, about["kind"].get<std::string>());
-  if (name == kKindNames.end()) {
-    return invalid(absl::StrCat("unknown kind '", about["kind"].get<std::string>(), "'"));
-  }
-  absl::StatusOr<Operation> operation = read_request_(
-      static_cast<OperationKind>(name - kKindNames.begin()), record.body.substr(end + 1));
-  if (!operation.ok()) {
-    return invalid(operation.status().message());
-  }
-  if (operation->sequence != record.sequence) {
-    return invalid(absl::StrCat("its request is of operation ", operation->sequence));
-  }
-  JournaledOperation read;
-  read.operation = *std::move(operation);
-  read.history = about["history"].get<std::string>();
-  return read;
 }
 
 absl::Status OperationJournal::Recover(int64_t line, int64_t sequence,
@@ -146,21 +72,21 @@ absl::Status OperationJournal::Recover(int64_t line, int64_t sequence,
   };
   const auto use = [&](const JournalRecord& record, absl::string_view description) -> absl::Status {
     const bool of_next = next && next->operation.sequence == record.sequence;
-    if (record.kind == kFailure && of_next) {
+    if (record.kind == kFailureRecord && of_next) {
       next.reset();
-    } else if (record.kind == kResult && of_next) {
+    } else if (record.kind == kResultRecord && of_next) {
       BRAID_ASSIGN_OR_RETURN(next->result, ReadResult(record));
-    } else if (record.kind == kOperation && record.sequence > sequence) {
+    } else if (record.kind == kOperationRecord && record.sequence > sequence) {
       if (of_next) {
         next.reset();  // It failed before the crash, without a reply.
       }
       BRAID_RETURN_IF_ERROR(apply_next(/*last=*/false));
-      BRAID_ASSIGN_OR_RETURN(next, Parse(record));
+      BRAID_ASSIGN_OR_RETURN(next, ReadOperation(record, read_request_));
       next->description = std::string(description);
     }
     return absl::OkStatus();
   };
-  BRAID_RETURN_IF_ERROR(journal_->Read(line, use));
+  BRAID_RETURN_IF_ERROR(journal_->Read(line, sequence, use));
   return apply_next(/*last=*/true);
 }
 
@@ -190,33 +116,36 @@ void OperationJournal::LeaveOut(int64_t sequence, absl::string_view why) {
   Log(LogModule::kTraining)
       .warn("operation {} of the journal is left out, it has no reply: {}", sequence,
             std::string(why));
-  journal_->Append(kFailure, sequence, [](std::string*) {});
+  journal_->Append(kFailureRecord, sequence, [](std::string*) {});
   WaitFor<absl::Status>([&](auto done) { journal_->Sync(done); }).IgnoreError();  // else once more
 }
 
 void OperationJournal::Begin(const Operation& operation, const std::string& history) {
-  const json about = {{"kind", kKindNames.at(static_cast<size_t>(operation.kind))},
-                      {"history", history}};
-  journal_->Append(kOperation, operation.sequence,
-                   [about = about.dump(), write = operation.write_request](std::string* body) {
-                     absl::StrAppend(body, about, "\n");
+  journal_->Append(kOperationRecord, operation.sequence,
+                   [summary = SummaryText(operation, history, absl::Now()),
+                    write = operation.write_request](std::string* body) {
+                     absl::StrAppend(body, summary, "\n");
                      write(body);
                    });
 }
 
 void OperationJournal::End(const Operation& operation,
                            const absl::StatusOr<OperationResult>& result) {
-  const auto append = [&](Kind kind, std::string text) {
+  const auto append = [&](uint32_t kind, std::string text) {
     journal_->Append(kind, operation.sequence,
                      [text = std::move(text)](std::string* body) { body->append(text); });
   };
   if (!result.ok()) {
-    append(kFailure, json{{"error", result.status().ToString()}}.dump());
+    append(kFailureRecord, FailureText(result.status()));
   } else if (operation.kind == OperationKind::kPublish) {
-    append(kResult, WriteResult(*result));
+    append(kResultRecord, ResultText(PartToRecord(*result)));
   } else {
-    journal_->AppendNote({kResult, operation.sequence, WriteResult(*result)});
+    RecordResult(operation.sequence, *result);
   }
+}
+
+void OperationJournal::RecordResult(int64_t sequence, const OperationResult& result) {
+  journal_->AppendNote({kResultRecord, sequence, ResultText(PartToRecord(result))});
 }
 
 void OperationJournal::Restart(int64_t line, int64_t sequence) {

@@ -1,18 +1,11 @@
 // The operations of a trainer since its newest checkpoint, on disk. After a crash they are applied
 // again, so that no operation is lost that a client has a reply to.
 //
-// Each operation is written while it runs, and its reply waits until it is durable. Records, whose
-// sequence is the operation's:
-//
-//   operation  the history before it (Sequence::history()) and the client's request
-//   result     step, loss, version; of a publication durable before its reply, else a note
-//   failure    the operation changed nothing; durable before its reply
-//
-// A body is a line of JSON, followed by the request.
+// Each operation is written while it runs, and its reply waits until it is durable. See
+// operation_records.h.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,32 +16,21 @@
 #include "server/base/task_pool.h"
 #include "server/storage/journal.h"
 #include "server/training/trainer/operation.h"
+#include "server/training/trainer/operation_records.h"
 
 namespace braid {
-
-// An operation that was read.
-struct JournaledOperation {
-  Operation operation;
-  std::string history;  // Sequence::history() before it
-  // Step, loss, model and version of its result; nullopt: the journal does not have it.
-  std::optional<OperationResult> result;
-  // Description of the process that applied it.
-  std::string description;
-};
 
 // Owned by a trainer. Thread-safe, except Recover().
 class OperationJournal {
  public:
-  // Returns the operation of a request that Operation::write_request has written.
-  using ReadRequest =
-      std::function<absl::StatusOr<Operation>(OperationKind kind, const std::string& request)>;
   using Done = Journal::Done;
 
   // Arguments as of Journal::Open().
   static absl::StatusOr<std::unique_ptr<OperationJournal>> Open(const std::string& directory,
                                                                 std::string description,
                                                                 int64_t line, TaskPool* pool,
-                                                                ReadRequest read_request);
+                                                                JournalHistory history,
+                                                                RequestReader read_request);
 
   // Calls `apply` for the operations of `line` after `sequence`, in order, which must be
   // contiguous. Leaves out a last operation that has no result, and so no reply, if
@@ -60,32 +42,38 @@ class OperationJournal {
   absl::Status Recover(int64_t line, int64_t sequence,
                        absl::FunctionRef<absl::Status(JournaledOperation)> apply);
 
+  // Calls Journal::last_line().
+  int64_t last_line() const { return journal_->last_line(); }
+
   // Queues the operation, which is about to be applied. operation.write_request is called before
   // the next callback of Sync().
   void Begin(const Operation& operation, const std::string& history);
   // Queues the operation's result or failure.
   void End(const Operation& operation, const absl::StatusOr<OperationResult>& result);
+  // Queues the result of an operation of Recover() that had no recorded result.
+  void RecordResult(int64_t sequence, const OperationResult& result);
   // Calls Journal::Sync().
   void Sync(Done done) { journal_->Sync(std::move(done)); }
   int64_t bytes() const { return journal_->bytes(); }
+  int64_t size() const { return journal_->size(); }
   // Returns the description of this process.
   const std::string& description() const { return description_; }
 
   // To be called before and after a checkpoint of the state after `sequence` is written.
   void BeginCheckpoint() { journal_->StartSegment(); }
   void EndCheckpoint(int64_t sequence) { journal_->Trim(sequence); }
+  // Calls Journal::history_start().
+  std::optional<JournalPosition> history_start() const { return journal_->history_start(); }
   // To be called after a restore of the state after `sequence`, which began `line`.
   void Restart(int64_t line, int64_t sequence);
 
  private:
   OperationJournal(const std::string& directory, std::unique_ptr<Journal> journal,
-                   std::string description, ReadRequest read_request)
+                   std::string description, RequestReader read_request)
       : attempt_path_(directory + "/attempt"),
         journal_(std::move(journal)),
         description_(std::move(description)),
         read_request_(std::move(read_request)) {}
-
-  absl::StatusOr<JournaledOperation> Parse(const JournalRecord& record) const;
 
   // Applies a last operation that has no result, unless an earlier attempt did not return.
   absl::Status Attempt(JournaledOperation operation,
@@ -97,7 +85,7 @@ class OperationJournal {
   const std::string attempt_path_;
   const std::unique_ptr<Journal> journal_;
   const std::string description_;
-  const ReadRequest read_request_;
+  const RequestReader read_request_;
 };
 
 }  // namespace braid

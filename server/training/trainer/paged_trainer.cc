@@ -155,7 +155,7 @@ void PagedTrainer::SaveNow() {
     Log(LogModule::kTraining)
         .error("trainer '{}': stays in memory, its state cannot be saved: {}", name_,
                std::string(saved.status().message()));
-    Arrive(std::move(loaded));
+    Arrive(loaded);
     return;
   }
   {
@@ -181,7 +181,7 @@ void PagedTrainer::SaveNow() {
 void PagedTrainer::LoadNow() {
   absl::StatusOr<LoadedTrainer> loaded = load_();
   if (loaded.ok()) {
-    Arrive(*std::move(loaded));
+    Arrive(*loaded);
     return;
   }
   const absl::Status& status = loaded.status();
@@ -202,7 +202,7 @@ void PagedTrainer::LoadNow() {
   }
 }
 
-void PagedTrainer::Arrive(LoadedTrainer loaded) {
+void PagedTrainer::Arrive(const LoadedTrainer& loaded) {
   {
     const absl::MutexLock lock(&mu_);
     loaded_ = loaded;

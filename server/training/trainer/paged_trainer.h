@@ -85,7 +85,7 @@ class PagedTrainer {
   void LoadNow() ABSL_LOCKS_EXCLUDED(mu_);
   void SaveNow() ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the waiting calls with `trainer`, which then is in memory.
-  void Arrive(LoadedTrainer loaded) ABSL_LOCKS_EXCLUDED(mu_);
+  void Arrive(const LoadedTrainer& loaded) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string name_;
   const std::string model_;

@@ -66,6 +66,14 @@ absl::Status CheckNumbers(const TrainerSpec& spec) {
         "checkpoints.every_operations",
         absl::StrCat(spec.checkpoints.every_operations, " is out of range (expected at least 0)"));
   }
+  if (spec.journal_history.bytes < 0) {
+    return InvalidField(
+        "journal_history.bytes",
+        absl::StrCat(spec.journal_history.bytes, " is out of range (expected at least 0)"));
+  }
+  if (spec.journal_history.kept() && spec.journal == JournalMode::kNone) {
+    return InvalidField("journal_history", "set, but journal is JOURNAL_NONE (remove one of them)");
+  }
   if (spec.checkpoints.keep < 0) {
     return InvalidField("checkpoints.keep", absl::StrCat(spec.checkpoints.keep,
                                                          " is out of range (expected at least 0)"));
@@ -91,6 +99,9 @@ absl::Status CheckUnstored(const TrainerSpec& spec) {
   }
   if (spec.checkpoints.every > absl::ZeroDuration()) {
     return InvalidField("checkpoints.every_seconds", kNeeds);
+  }
+  if (spec.journal_history.kept()) {
+    return InvalidField("journal_history", kNeeds);
   }
   return absl::OkStatus();
 }
@@ -185,22 +196,32 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(TrainerSpec spec, std::
   std::unique_ptr<Trainer> trainer(new Trainer(
       std::move(spec), std::move(id), base.config, std::move(devices), std::move(objective),
       std::move(schedule), std::move(model), std::move(host_model), services));
+  trainer->process_ = std::move(process);
   if (files.checkpoints != nullptr) {
     if (trainer->spec_.journal == JournalMode::kOperations && !of_job &&
         services.read_operation != nullptr) {
       const std::optional<CheckpointInfo> newest = files.checkpoints->newest();
       BRAID_ASSIGN_OR_RETURN(
           trainer->journal_,
-          OperationJournal::Open(std::move(files.journal_directory), std::move(process),
+          OperationJournal::Open(files.journal_directory, trainer->process_,
                                  newest ? newest->line : 0, &services.pools->journals,
-                                 services.read_operation));
+                                 trainer->spec_.journal_history, services.read_operation));
+    }
+    if (trainer->journal_ != nullptr) {
+      files.checkpoints->SkipLines(trainer->journal_->last_line());
     }
     const auto wait = [trainer = trainer.get()](int64_t sequence) {
       trainer->WaitForFiles(sequence);
     };
+    const auto retain = [trainer = trainer.get()](CheckpointRetention* retention) {
+      retention->all = *trainer->history_users_ > 0;
+      if (trainer->journal_ != nullptr) {
+        retention->history = trainer->journal_->history_start();
+      }
+    };
     trainer->checkpointer_ =
         std::make_unique<Checkpointer>(std::move(files.checkpoints), trainer->host_model_.get(),
-                                       keep, wait, &services.pools->checkpoints);
+                                       keep, wait, retain, &services.pools->checkpoints);
   }
   return trainer;
 }
@@ -412,7 +433,7 @@ void Trainer::Reply(absl::StatusOr<OperationResult> result, OperationDone done) 
     journal_failed_ = !synced.ok();
     metrics_.RecordJournalWait(synced.ok(), absl::Now() - applied);
     const int64_t bytes = journal_->bytes();
-    metrics_.CountJournal(bytes - std::exchange(journal_bytes_counted_, bytes));
+    metrics_.CountJournal(bytes - std::exchange(journal_bytes_counted_, bytes), journal_->size());
     if (!synced.ok()) {
       done(JournalError(synced));
       return;
@@ -420,7 +441,7 @@ void Trainer::Reply(absl::StatusOr<OperationResult> result, OperationDone done) 
     if (result.ok()) {
       const absl::MutexLock lock(&mu_);
       durable_ = std::max(durable_, result->applied_sequence);
-      // A checkpoint may have later operations, which have no reply yet.
+      // Not durable_: a checkpoint may contain later operations that have no reply yet.
       result->durable_sequence = result->applied_sequence;
     }
     done(std::move(result));
@@ -430,6 +451,7 @@ void Trainer::Reply(absl::StatusOr<OperationResult> result, OperationDone done) 
 absl::Status Trainer::ReplayJournal(int64_t line) {
   const int64_t restored = sequence_.applied();
   bool warned = false;
+  std::vector<OperationResult> unrecorded;
   BRAID_RETURN_IF_ERROR(journal_->Recover(line, restored, [&](JournaledOperation journaled) {
     if (journaled.description != journal_->description() && !std::exchange(warned, true)) {
       Log(LogModule::kTraining)
@@ -438,8 +460,17 @@ absl::Status Trainer::ReplayJournal(int64_t line) {
               "again with {}: results may differ in the last bits",
               spec_.name, journaled.description, journal_->description());
     }
-    return Replay(std::move(journaled));
+    const bool recorded = journaled.result.has_value();
+    BRAID_ASSIGN_OR_RETURN(OperationResult result, Replay(std::move(journaled)));
+    if (!recorded) {
+      result.outputs.clear();
+      unrecorded.push_back(std::move(result));
+    }
+    return absl::OkStatus();
   }));
+  for (const OperationResult& result : unrecorded) {
+    journal_->RecordResult(result.applied_sequence, result);
+  }
   if (sequence_.applied() == restored) {
     return absl::OkStatus();
   }
@@ -451,7 +482,7 @@ absl::Status Trainer::ReplayJournal(int64_t line) {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Replay(JournaledOperation journaled) {
+absl::StatusOr<OperationResult> Trainer::Replay(JournaledOperation journaled) {
   Operation& operation = journaled.operation;
   if (journaled.history != sequence_.history()) {
     return absl::DataLossError("it follows other operations than those that were applied");
@@ -459,8 +490,10 @@ absl::Status Trainer::Replay(JournaledOperation journaled) {
   const absl::Time start = absl::Now();
   absl::StatusOr<OperationResult> result;
   if (operation.kind == OperationKind::kPublish) {
-    result = *std::move(journaled.result);
-    if (services_.publisher->WasLost(result->model, result->version)) {
+    result.emplace();
+    result->model = journaled.result->model;
+    result->version = journaled.result->version;
+    if (journal_ != nullptr && services_.publisher->WasLost(result->model, result->version)) {
       // With the same origin, it gets the same number.
       operation.wait_durable = false;
       result = InTurn([&] { return RunPublish(operation); });
@@ -472,7 +505,24 @@ absl::Status Trainer::Replay(JournaledOperation journaled) {
   BRAID_RETURN_IF_ERROR(result.status());
   Complete(operation, &*result);
   time_since_checkpoint_ += absl::Now() - start;
-  return absl::OkStatus();
+  return result;
+}
+
+absl::Status Trainer::Start(StoredCheckpoint read) {
+  return RestoreNow(std::move(read), /*resumes=*/true).status();
+}
+
+absl::StatusOr<TrainerCheckpoint> Trainer::Checkpoint() {
+  return MakeCheckpoint(/*before_forward=*/false);
+}
+
+absl::Status Trainer::WriteTo(CheckpointStore& store) {
+  BRAID_ASSIGN_OR_RETURN(const TrainerCheckpoint checkpoint, Checkpoint());
+  BRAID_RETURN_IF_ERROR(store.Share(BaseFiles(host_model_->Files())));
+  return store
+      .Write(checkpoint.progress.step, checkpoint.progress.sequence, WriteState(checkpoint),
+             CheckpointFiles(checkpoint))
+      .status();
 }
 
 void Trainer::UpdateInfo() {
@@ -926,21 +976,13 @@ void Trainer::StartCheckpoint(bool before_forward, bool automatic, SaveDone done
   }
   checkpoint->automatic = automatic;
   const bool whole = !checkpoint->progress.keeps_graph;
-  if (journal_ != nullptr) {
-    // A restart needs it: see ReadForRestart().
-    const absl::MutexLock lock(&mu_);
-    checkpointer_->Keep(whole ? "" : whole_checkpoint_);
-  }
   checkpointer_->Write(*std::move(checkpoint), [this, start, whole, done = std::move(done)](
                                                    absl::StatusOr<CheckpointInfo> info) mutable {
     if (info.ok()) {
       const absl::MutexLock lock(&mu_);
       durable_ = std::max(durable_, info->sequence);
       checkpoint_ = *info;
-      if (whole) {
-        whole_checkpoint_ = info->name;
-      }
-      if (journal_ != nullptr && whole) {
+      if (journal_ != nullptr && whole && *history_users_ == 0) {
         journal_->EndCheckpoint(info->sequence);
       }
       checkpoint_time_ = absl::Now() - start;
@@ -1095,6 +1137,11 @@ absl::Status Trainer::KeepCheckpoint(std::string name) {
   return absl::OkStatus();
 }
 
+std::shared_ptr<void> Trainer::UseHistory() const {
+  ++*history_users_;
+  return {nullptr, [users = history_users_](void*) { --*users; }};
+}
+
 absl::Status Trainer::UseCheckpoints(absl::FunctionRef<absl::Status(CheckpointStore&)> use) {
   return checkpointer_ == nullptr ? NoStore(spec_.name) : checkpointer_->Use(use);
 }
@@ -1104,6 +1151,14 @@ void Trainer::RestoreCheckpoint(std::string name, SaveDone done) {
       [this, name = std::move(name)]() -> absl::StatusOr<CheckpointInfo> {
         BRAID_ASSIGN_OR_RETURN(StoredCheckpoint read, checkpointer_->Read(name));
         return RestoreNow(std::move(read), /*resumes=*/false);
+      },
+      std::move(done));
+}
+
+void Trainer::RestoreState(TrainerCheckpoint state, SaveDone done) {
+  Restore(
+      [this, state = std::move(state)]() mutable {
+        return RestoreNow({{}, std::move(state), {}}, /*resumes=*/false);
       },
       std::move(done));
 }
@@ -1160,14 +1215,19 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(StoredCheckpoint read, bool r
   if (!resumes) {
     progress.last_operator = RandomId();
     // Written before anything changes, because the disk may be full.
-    BRAID_ASSIGN_OR_RETURN(read.info,
-                           checkpointer_->MakeNewest(read.info.name, WriteState(read.contents)));
+    BRAID_ASSIGN_OR_RETURN(
+        read.info, read.info.name.empty()
+                       ? checkpointer_->WriteRestored(read.contents)
+                       : checkpointer_->MakeNewest(read.info.name, WriteState(read.contents)));
   }
   if (journal_ != nullptr && !resumes) {
     // Replies of earlier operations set durable_.
     WaitFor<absl::Status>([&](auto wait) { journal_->Sync(wait); }).IgnoreError();  // undone below
     journal_->Restart(read.info.line, progress.sequence);
     journal_failed_ = false;
+  }
+  if (checkpointer_ != nullptr && !progress.keeps_graph) {
+    checkpointer_->SetWhole(read.info.name);
   }
   if (const absl::Status restored = model_->Restore(read.contents.tensors); !restored.ok()) {
     return Poison("a restore", restored);
@@ -1192,7 +1252,6 @@ absl::StatusOr<CheckpointInfo> Trainer::RestoreNow(StoredCheckpoint read, bool r
   last_operator_ = progress.last_operator;
   durable_ = progress.sequence;
   checkpoint_ = read.info;
-  whole_checkpoint_ = read.info.name;
   UpdateInfo();
   RecordLearningRates(lrs_);
   metrics_.SetLastCheckpoint(read.info.created);

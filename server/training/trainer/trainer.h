@@ -108,12 +108,17 @@ class Trainer {
   // Restores the newest checkpoint after a restart, and applies the operations after it that the
   // journal has. Clients continue without noticing. DATA_LOSS if the journal is damaged.
   void Resume(StoredCheckpoint read, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Restores a state that the trainer had earlier, like RestoreCheckpoint().
+  void RestoreState(TrainerCheckpoint state, SaveDone done) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints() const;
   // Calls `call` before each checkpoint is written, on another thread, and after OperationDone of
   // the operations in it. nullptr: calls nothing. Waits for a call in progress.
   void SetBeforeCheckpoint(std::function<void()> call) ABSL_LOCKS_EXCLUDED(before_mu_);
   // Calls Checkpointer::Keep(). FAILED_PRECONDITION without a store.
   absl::Status KeepCheckpoint(std::string name);
+  // Keeps the journal and the checkpoints as they are until the returned object is gone, or the
+  // trainer is.
+  std::shared_ptr<void> UseHistory() const;
   // Calls Checkpointer::Use(). FAILED_PRECONDITION without a store. Blocks.
   absl::Status UseCheckpoints(absl::FunctionRef<absl::Status(CheckpointStore&)> use);
   // Starts a checkpoint in the background if one is due at `now`.
@@ -127,6 +132,15 @@ class Trainer {
   // Returns when the last operation was queued.
   absl::Time last_used() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The next four methods are for PastTrainer: a trainer without files and without submitted
+  // operations.
+  absl::Status Start(StoredCheckpoint read) ABSL_LOCKS_EXCLUDED(mu_);
+  // Applies an operation of the journal. DATA_LOSS if it follows another state.
+  absl::StatusOr<OperationResult> Replay(JournaledOperation journaled) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<TrainerCheckpoint> Checkpoint() ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes a checkpoint of the current state to the store of another trainer.
+  absl::Status WriteTo(CheckpointStore& store) ABSL_LOCKS_EXCLUDED(mu_);
+
   TrainerInfo info() const ABSL_LOCKS_EXCLUDED(mu_);
   // Calls `done` with info() after the operations that are in the queue now. RESOURCE_EXHAUSTED if
   // the queue is full.
@@ -134,6 +148,9 @@ class Trainer {
   TrainerState state() const ABSL_LOCKS_EXCLUDED(mu_);
   const TrainerSpec& spec() const { return spec_; }
   const std::string& id() const { return id_; }
+  // Returns PyTorch's version, the devices and their numbers of threads, on which the bits of
+  // results depend.
+  const std::string& process() const { return process_; }
 
  private:
   Trainer(TrainerSpec spec, std::string id, ModelConfig config, std::vector<std::string> devices,
@@ -169,7 +186,6 @@ class Trainer {
   absl::Status JournalError(const absl::Status& status) const;
   // Applies the operations of the journal after the checkpoint that was restored.
   absl::Status ReplayJournal(int64_t line) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Replay(JournaledOperation journaled) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns `work()`, which uses the devices. Work for a job first passes the job gate.
   template <typename Work>
   auto InTurn(Work work);
@@ -237,6 +253,7 @@ class Trainer {
   const std::string id_;
   const ModelConfig config_;
   const std::vector<std::string> devices_;
+  std::string process_;
   const std::shared_ptr<const Objective> objective_;
   const TrainerServices services_;
 
@@ -262,7 +279,9 @@ class Trainer {
   absl::Time last_checkpoint_ = absl::Now();
 
   std::atomic<bool> journal_failed_ = false;  // the last Sync() failed
-  int64_t journal_bytes_counted_ = 0;         // in the metrics; used by callbacks of Sync()
+  // Number of objects that UseHistory() has returned.
+  const std::shared_ptr<std::atomic<int>> history_users_ = std::make_shared<std::atomic<int>>(0);
+  int64_t journal_bytes_counted_ = 0;  // in the metrics; used by callbacks of Sync()
 
   absl::Mutex before_mu_;
   std::function<void()> before_checkpoint_ ABSL_GUARDED_BY(before_mu_);  // nullptr: none
@@ -283,8 +302,6 @@ class Trainer {
   absl::Duration checkpoint_time_ ABSL_GUARDED_BY(mu_);  // until the last one was written
   // The checkpoint written or restored last.
   CheckpointInfo checkpoint_ ABSL_GUARDED_BY(mu_);
-  // Name of the last one that was written or restored and has the whole state: no graph was kept.
-  std::string whole_checkpoint_ ABSL_GUARDED_BY(mu_);
   int64_t accumulated_ ABSL_GUARDED_BY(mu_) = 0;
   double lr_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<GroupLearningRate> lrs_ ABSL_GUARDED_BY(mu_);

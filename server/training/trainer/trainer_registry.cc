@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/base/random_id.h"
@@ -24,6 +25,7 @@
 #include "server/training/trainer/base_models.h"
 #include "server/training/trainer/checkpoint_format.h"
 #include "server/training/trainer/host_model.h"
+#include "server/training/trainer/past_trainer.h"
 #include "server/training/trainer/publisher.h"
 #include "server/training/trainer/trainer.h"
 #include "server/training/trainer/trainer_storage.h"
@@ -145,6 +147,44 @@ absl::StatusOr<LoadedTrainer> RestoreTrainer(const StoredTrainer& stored, Traine
   return loaded;
 }
 
+// Creates a trainer without files that stands at a checkpoint of `stored`, whose arguments are
+// `spec`. Blocks. Errors as RestoreTrainer().
+absl::StatusOr<LoadedTrainer> CreatePast(const StoredTrainer& stored, TrainerSpec spec,
+                                         StoredCheckpoint read, BaseModels* bases,
+                                         TrainerServices services) {
+  // No trainer can have this name, so the metrics of the two do not mix.
+  spec.name = absl::StrCat(stored.name, "@", read.info.step);
+  spec.base_version = stored.base_version;
+  spec.checkpoints = {};
+  spec.idle_timeout = absl::ZeroDuration();
+  spec.journal_history = {};
+  services.tracking = nullptr;
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<BatchQueue> served,
+                         services.models->FindReplicas(spec.model, 0));
+  RemoveMissingDevices(served->replicas(), &spec);
+  LoadedTrainer loaded;
+  BRAID_ASSIGN_OR_RETURN(loaded.base, bases->Load(read.files, *served));
+  BRAID_ASSIGN_OR_RETURN(loaded.trainer, Trainer::Create(std::move(spec), stored.id,
+                                                         {loaded.base->config, loaded.base->version,
+                                                          loaded.base->replicas},
+                                                         TrainerFiles(), services));
+  BRAID_RETURN_IF_ERROR(loaded.trainer->Start(std::move(read)));
+  return loaded;
+}
+
+// FindStep(). The journal may be damaged while a checkpoint has the state.
+absl::StatusOr<PastState> FindState(const PastSource& source, int64_t step) {
+  absl::StatusOr<PastState> state = FindStep(source.history, source.checkpoints, step);
+  return state.ok() || source.damage.ok() ? state : source.damage;
+}
+
+absl::Status IsCancelled() { return absl::CancelledError("the call was cancelled"); }
+
+absl::Status WasReplaced(const std::string& name) {
+  return absl::AbortedError(
+      absl::StrCat("trainer '", name, "' was deleted and created again during the call"));
+}
+
 // A trainer on disk, as far as its directory tells.
 struct FoundTrainer {
   StoredTrainer stored;
@@ -187,9 +227,13 @@ TrainerRegistry::TrainerRegistry(const TrainerServices& services,
       most_(most),
       bases_(std::make_unique<BaseModels>()),
       thread_("trainers"),
+      histories_(&services_.pools->history),
+      past_states_(&services_.pools->history),
+      replays_(&services_.pools->history),
       clock_([this] { RunClock(); }) {}
 
 TrainerRegistry::~TrainerRegistry() {
+  CancelReplays();
   {
     const absl::MutexLock lock(&mu_);
     stop_ = true;
@@ -415,6 +459,233 @@ void TrainerRegistry::Delete(std::string name, Done done) {
       [this, name = std::move(name), done = std::move(done)]() mutable { done(DeleteNow(name)); });
 }
 
+absl::Status TrainerRegistry::UseCheckpoints(
+    const std::string& name, absl::FunctionRef<absl::Status(CheckpointStore&)> use) const {
+  return AskAndWait<absl::Status>(
+      name, [&use](Trainer& trainer, Done done) { done(trainer.UseCheckpoints(use)); });
+}
+
+template <typename Result, typename Use>
+Result TrainerRegistry::AskAndWait(const std::string& name, Use use) const {
+  return WaitFor<Result>(
+      [&](auto done) { AskTrainer(name, absl::AnyInvocable<void(Result)>(done), std::move(use)); });
+}
+
+template <typename Result, typename Work>
+Result TrainerRegistry::OnThread(Work work) {
+  return WaitFor<Result>([&](auto done) { thread_.Post([&work, done] { done(work()); }); });
+}
+
+absl::StatusOr<StoredTrainer> TrainerRegistry::FindJournaled(const std::string& name) const {
+  BRAID_ASSIGN_OR_RETURN(const std::shared_ptr<PagedTrainer> trainer, Find(name));
+  if (storage_ == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "trainer '", name, "' has no journal: the server was started without --data_dir"));
+  }
+  const bool of_job = absl::StartsWith(name, kJobTrainerPrefix);
+  if (of_job || trainer->info().spec.journal == JournalMode::kNone) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("trainer '", name, "' has no journal",
+                     of_job ? " (trainers of jobs have none)" : " (journal is 'none')"));
+  }
+  return storage_->Find(name);
+}
+
+absl::StatusOr<PastSource> TrainerRegistry::SourceOf(const std::string& name,
+                                                     const Cancelled& cancelled) const {
+  BRAID_ASSIGN_OR_RETURN(const StoredTrainer stored, FindJournaled(name));
+  BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, read_spec_(stored.request));
+  PastSource source;
+  source.trainer_id = stored.id;
+  source.cancelled = [this, cancelled] { return cancelled_past_ || cancelled(); };
+  if (source.cancelled()) {
+    return IsCancelled();
+  }
+  BRAID_RETURN_IF_ERROR(AskAndWait<absl::Status>(name, [&](Trainer& trainer, Done done) {
+    source.use = trainer.UseHistory();
+    done(trainer.UseCheckpoints([&source](CheckpointStore& store) {
+      source.checkpoints = store.List();
+      return absl::OkStatus();
+    }));
+  }));
+  BRAID_ASSIGN_OR_RETURN(const std::string directory, storage_->JournalOf(name));
+  absl::StatusOr<std::vector<RecordedOperation>> history = ReadHistory(directory);
+  if (history.ok()) {
+    source.history = *std::move(history);
+  } else {
+    source.damage = history.status();
+  }
+  source.read_checkpoint =
+      [this, name](const std::string& checkpoint) -> absl::StatusOr<StoredCheckpoint> {
+    std::optional<StoredCheckpoint> read;
+    BRAID_RETURN_IF_ERROR(UseCheckpoints(name, [&](CheckpointStore& store) -> absl::Status {
+      BRAID_ASSIGN_OR_RETURN(read, ReadCheckpoint(store, checkpoint));
+      return absl::OkStatus();
+    }));
+    return *std::move(read);
+  };
+  source.create = [this, stored, spec = std::move(spec)](StoredCheckpoint read) {
+    return CreatePast(stored, spec, std::move(read), bases_.get(), services_);
+  };
+  source.read_request = services_.read_operation;
+  return source;
+}
+
+void TrainerRegistry::CancelReplays() { cancelled_past_ = true; }
+
+void TrainerRegistry::GetHistory(const std::string& name, const HistoryRange& range,
+                                 HistoryDone done) {
+  histories_.Post([this, name, range, done = std::move(done)]() mutable {
+    const auto read = [&]() -> absl::StatusOr<std::vector<RecordedOperation>> {
+      BRAID_RETURN_IF_ERROR(FindJournaled(name).status());
+      BRAID_ASSIGN_OR_RETURN(const std::string directory, storage_->JournalOf(name));
+      return ReadHistory(directory, range);
+    };
+    done(read());
+  });
+}
+
+void TrainerRegistry::Replay(const std::string& name, const ReplayRange& range, Cancelled cancelled,
+                             ReplayDone done) {
+  replays_.Post(
+      [this, name, range, cancelled = std::move(cancelled), done = std::move(done)]() mutable {
+        const auto replay = [&]() -> absl::StatusOr<ReplayReport> {
+          BRAID_ASSIGN_OR_RETURN(const PastSource source, SourceOf(name, cancelled));
+          BRAID_RETURN_IF_ERROR(source.damage);
+          return ReplayAndCompare(source, range);
+        };
+        done(replay());
+      });
+}
+
+void TrainerRegistry::RestoreStep(const std::string& name, int64_t step, Cancelled cancelled,
+                                  CheckpointDone done) {
+  past_states_.Post(
+      [this, name, step, cancelled = std::move(cancelled), done = std::move(done)]() mutable {
+        done(RestoreStepNow(name, step, cancelled));
+      });
+}
+
+absl::StatusOr<CheckpointInfo> TrainerRegistry::RestoreStepNow(const std::string& name,
+                                                               int64_t step,
+                                                               const Cancelled& cancelled) {
+  BRAID_ASSIGN_OR_RETURN(const PastSource source, SourceOf(name, cancelled));
+  BRAID_ASSIGN_OR_RETURN(const PastState state, FindState(source, step));
+  std::optional<TrainerCheckpoint> recomputed;
+  if (state.checkpoint.empty()) {
+    BRAID_ASSIGN_OR_RETURN(const PastTrainer past, PastTrainer::At(source, state.position));
+    BRAID_ASSIGN_OR_RETURN(recomputed, past.trainer().Checkpoint());
+  }
+  if (source.cancelled()) {
+    return IsCancelled();
+  }
+  return AskAndWait<absl::StatusOr<CheckpointInfo>>(
+      name, [&](Trainer& trainer, CheckpointDone done) {
+        if (trainer.id() != source.trainer_id) {
+          done(WasReplaced(name));
+        } else if (recomputed) {
+          trainer.RestoreState(*std::move(recomputed), std::move(done));
+        } else {
+          trainer.RestoreCheckpoint(state.checkpoint, std::move(done));
+        }
+      });
+}
+
+void TrainerRegistry::Fork(const std::string& name, std::optional<int64_t> step,
+                           const std::string& new_name, Cancelled cancelled, InfoDone done) {
+  past_states_.Post(
+      [this, name, step, new_name, cancelled = std::move(cancelled),
+       done = std::move(done)]() mutable { done(ForkNow(name, step, new_name, cancelled)); });
+}
+
+absl::StatusOr<TrainerInfo> TrainerRegistry::ForkNow(const std::string& name,
+                                                     const std::optional<int64_t>& step,
+                                                     const std::string& new_name,
+                                                     const Cancelled& cancelled) {
+  BRAID_RETURN_IF_ERROR(PrefixField("new_", CheckName(new_name)));
+  std::shared_ptr<void> use;
+  std::string trainer_id;
+  std::string checkpoint;
+  std::optional<PastTrainer> past;
+  if (step) {
+    BRAID_ASSIGN_OR_RETURN(const PastSource source, SourceOf(name, cancelled));
+    BRAID_ASSIGN_OR_RETURN(const PastState state, FindState(source, *step));
+    use = source.use;
+    trainer_id = source.trainer_id;
+    checkpoint = state.checkpoint;
+    if (checkpoint.empty()) {
+      BRAID_ASSIGN_OR_RETURN(past, PastTrainer::At(source, state.position));
+    }
+  } else {
+    BRAID_ASSIGN_OR_RETURN(const CheckpointInfo saved,
+                           AskAndWait<absl::StatusOr<CheckpointInfo>>(
+                               name, [&](Trainer& trainer, CheckpointDone done) {
+                                 use = trainer.UseHistory();
+                                 trainer_id = trainer.id();
+                                 trainer.SaveLast(std::move(done));
+                               }));
+    checkpoint = saved.name;
+  }
+  if (cancelled_past_ || cancelled()) {
+    return IsCancelled();
+  }
+  BRAID_ASSIGN_OR_RETURN(const StoredTrainer stored, OnThread<absl::StatusOr<StoredTrainer>>([&] {
+                           return StoreFork(name, trainer_id, new_name);
+                         }));
+  absl::Status written = [&]() -> absl::Status {
+    if (past) {
+      BRAID_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointStore> store,
+                             storage_->OpenCheckpoints(new_name));
+      return past->trainer().WriteTo(*store);
+    }
+    BRAID_ASSIGN_OR_RETURN(const std::string directory, storage_->CheckpointsOf(new_name));
+    return UseCheckpoints(
+        name, [&](CheckpointStore& store) { return store.CopyTo(checkpoint, directory); });
+  }();
+  return OnThread<absl::StatusOr<TrainerInfo>>([&] { return AddFork(stored, std::move(written)); });
+}
+
+absl::StatusOr<StoredTrainer> TrainerRegistry::StoreFork(const std::string& name,
+                                                         const std::string& trainer_id,
+                                                         const std::string& new_name) {
+  BRAID_RETURN_IF_ERROR(CheckRoom());
+  const absl::Status taken = storage_->Find(new_name).status();
+  if (Find(new_name).ok() || taken.ok()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("new_name: trainer '", new_name, "' already exists (choose another name)"));
+  }
+  if (!absl::IsNotFound(taken)) {
+    return IsDamaged(new_name, taken);
+  }
+  BRAID_ASSIGN_OR_RETURN(StoredTrainer stored, storage_->Find(name));
+  if (stored.id != trainer_id) {
+    return WasReplaced(name);
+  }
+  stored.name = new_name;
+  stored.id = RandomId();
+  stored.expired = false;
+  RemoveTracked(new_name);  // of an earlier trainer that was in memory only
+  BRAID_RETURN_IF_ERROR(storage_->Write(stored));
+  return stored;
+}
+
+absl::StatusOr<TrainerInfo> TrainerRegistry::AddFork(const StoredTrainer& stored,
+                                                     absl::Status written) {
+  const auto describe = [&]() -> absl::StatusOr<FoundTrainer> {
+    BRAID_RETURN_IF_ERROR(std::move(written));
+    BRAID_ASSIGN_OR_RETURN(TrainerSpec spec, read_spec_(stored.request));
+    return Describe(stored, std::move(spec), *storage_);
+  };
+  absl::StatusOr<FoundTrainer> found = describe();
+  if (!found.ok()) {
+    storage_->Remove(stored.name).IgnoreError();  // the first error is reported
+    return found.status();
+  }
+  TrainerInfo info = found->info;
+  AddOnDisk(std::move(found->info));
+  return info;
+}
+
 void TrainerRegistry::Rollback(std::string model, int64_t version,
                                absl::AnyInvocable<void(absl::StatusOr<VersionChange>)> done) {
   thread_.Post([this, model = std::move(model), version, done = std::move(done)]() mutable {
@@ -444,11 +715,7 @@ absl::Status TrainerRegistry::UseSource(
   };
   if (const auto live = Find(spec.from_trainer); live.ok()) {
     BRAID_RETURN_IF_ERROR(check_model((*live)->model()));
-    return WaitFor<absl::Status>([&](auto done) {
-      (*live)->Call([&use, done](const absl::StatusOr<Trainer*>& there) {
-        done(there.ok() ? (*there)->UseCheckpoints(use) : there.status());
-      });
-    });
+    return UseCheckpoints(spec.from_trainer, use);
   }
   const absl::StatusOr<StoredTrainer> stored =
       storage_ != nullptr && CheckName(spec.from_trainer).ok() ? storage_->Find(spec.from_trainer)
@@ -634,7 +901,7 @@ absl::Status TrainerRegistry::RestoreOne(const StoredTrainer& stored, const std:
   return absl::OkStatus();
 }
 
-void TrainerRegistry::RestoreCheckpoint(std::string name, std::string checkpoint,
+void TrainerRegistry::RestoreCheckpoint(const std::string& name, const std::string& checkpoint,
                                         CheckpointDone done) {
   const absl::StatusOr<std::shared_ptr<PagedTrainer>> trainer = Find(name);
   if (!trainer.ok()) {

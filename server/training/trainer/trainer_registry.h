@@ -1,7 +1,9 @@
 // All trainers of the server, by name.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,8 +28,11 @@
 #include "server/tracking/tracking.h"
 #include "server/training/trainer/evaluation_result.h"
 #include "server/training/trainer/operation.h"
+#include "server/training/trainer/operation_records.h"
 #include "server/training/trainer/paged_trainer.h"
+#include "server/training/trainer/replay_report.h"
 #include "server/training/trainer/step_profiler.h"
+#include "server/training/trainer/trainer_history.h"
 #include "server/training/trainer/version_info.h"
 #include "server/training/trainer_spec.h"
 
@@ -41,6 +46,7 @@ class Trainer;
 class TrainerStorage;
 class Worker;
 struct BaseModel;
+struct PastSource;
 struct StoredTrainer;
 struct TrainerFiles;
 
@@ -56,6 +62,8 @@ struct TrainerPools {
   TaskPool journals{"journals", 8};
   // Frees trainers and reads them again.
   TaskPool paging{"trainer paging", 4};
+  // Recomputes earlier states.
+  TaskPool history{"trainer history", 3};
 };
 
 // Services that trainers use. They outlive the trainers.
@@ -78,8 +86,7 @@ struct TrainerServices {
   // Devices without an entry have no limit.
   std::map<std::string, int64_t> memory = {};
   // Reads requests in journals. nullptr: no journals.
-  std::function<absl::StatusOr<Operation>(OperationKind, const std::string& request)>
-      read_operation = {};
+  RequestReader read_operation = {};
 };
 
 struct CreatedTrainer {
@@ -118,6 +125,8 @@ class TrainerRegistry {
   using ListDone = absl::AnyInvocable<void(absl::StatusOr<std::vector<CheckpointInfo>>)>;
   // Receives the number of updates that the trainer has made.
   using EvaluateDone = absl::AnyInvocable<void(absl::StatusOr<int64_t>)>;
+  // Returns true if the caller no longer waits.
+  using Cancelled = std::function<bool()>;
   // Parses a stored trainer's request.
   using SpecReader = std::function<absl::StatusOr<TrainerSpec>(const std::string& request)>;
 
@@ -158,8 +167,23 @@ class TrainerRegistry {
   absl::Status Check(const TrainerSpec& spec, const TrainerUse& use) const;
   // Calls Trainer::RestoreCheckpoint(). Loads a trainer that exists only on disk first, within the
   // maximum number.
-  void RestoreCheckpoint(std::string name, std::string checkpoint, CheckpointDone done)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  void RestoreCheckpoint(const std::string& name, const std::string& checkpoint,
+                         CheckpointDone done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Restores the state after `step` updates. NOT_FOUND as FindStep() and PastTrainer::At().
+  void RestoreStep(const std::string& name, int64_t step, Cancelled cancelled, CheckpointDone done);
+  // Creates trainer `new_name` with the state of `name`: after `step` updates, or the current one.
+  // FAILED_PRECONDITION without a data directory; NOT_FOUND as RestoreStep(); errors of Create().
+  void Fork(const std::string& name, std::optional<int64_t> step, const std::string& new_name,
+            Cancelled cancelled, InfoDone done);
+  // Calls ReadHistory(). FAILED_PRECONDITION without a journal.
+  using HistoryDone = absl::AnyInvocable<void(absl::StatusOr<std::vector<RecordedOperation>>)>;
+  void GetHistory(const std::string& name, const HistoryRange& range, HistoryDone done);
+  // Calls ReplayAndCompare(), one call after the other.
+  using ReplayDone = absl::AnyInvocable<void(absl::StatusOr<ReplayReport>)>;
+  void Replay(const std::string& name, const ReplayRange& range, Cancelled cancelled,
+              ReplayDone done);
+  // Makes running and later calls of the above end with CANCELLED.
+  void CancelReplays();
   // Calls Publisher::Rollback().
   void Rollback(std::string model, int64_t version,
                 absl::AnyInvocable<void(absl::StatusOr<VersionChange>)> done);
@@ -211,6 +235,33 @@ class TrainerRegistry {
   absl::StatusOr<CreatedTrainer> Continue(const StoredTrainer& stored, const std::string& model)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CheckRoom() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `use` with the checkpoints of a trainer that has not expired. Blocks.
+  absl::Status UseCheckpoints(const std::string& name,
+                              absl::FunctionRef<absl::Status(CheckpointStore&)> use) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the stored trainer. FAILED_PRECONDITION if it has no journal.
+  absl::StatusOr<StoredTrainer> FindJournaled(const std::string& name) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<PastSource> SourceOf(const std::string& name, const Cancelled& cancelled) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<CheckpointInfo> RestoreStepNow(const std::string& name, int64_t step,
+                                                const Cancelled& cancelled)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<TrainerInfo> ForkNow(const std::string& name, const std::optional<int64_t>& step,
+                                      const std::string& new_name, const Cancelled& cancelled)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Stores a trainer with the arguments of `name`, without a checkpoint. Errors as Fork().
+  absl::StatusOr<StoredTrainer> StoreFork(const std::string& name, const std::string& trainer_id,
+                                          const std::string& new_name) ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds it, once its checkpoint is `written`, or removes it.
+  absl::StatusOr<TrainerInfo> AddFork(const StoredTrainer& stored, absl::Status written)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `use(trainer, done)` when the trainer is in memory, and returns its result. Blocks.
+  template <typename Result, typename Use>
+  Result AskAndWait(const std::string& name, Use use) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns `work()`, which runs on the registry's thread. Blocks.
+  template <typename Result, typename Work>
+  Result OnThread(Work work);
   // Calls `use` with the checkpoints of `spec.from_trainer`. NOT_FOUND naming from_trainer;
   // INVALID_ARGUMENT if the trainer has another model.
   absl::Status UseSource(const TrainerSpec& spec,
@@ -263,9 +314,14 @@ class TrainerRegistry {
   std::map<std::string, std::shared_ptr<PagedTrainer>, std::less<>> trainers_ ABSL_GUARDED_BY(mu_);
   std::set<std::string, std::less<>> expired_ ABSL_GUARDED_BY(mu_);  // only on disk
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<bool> cancelled_past_ = false;  // by CancelReplays()
 
-  // Last members, joined first: the clock thread before the thread that it posts to.
+  // Last members, joined first: the clock thread and the queues before the thread that they post
+  // to.
   TaskThread thread_;
+  TaskQueue histories_;
+  TaskQueue past_states_;
+  TaskQueue replays_;
   std::thread clock_;
 };
 

@@ -39,6 +39,9 @@ class TrainerStorage {
   absl::Status Write(const StoredTrainer& trainer);
   absl::Status Remove(const std::string& name);
   absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenCheckpoints(const std::string& name) const;
+  absl::StatusOr<std::string> CheckpointsOf(const std::string& name) const {
+    return trainers_.CheckpointsOf(name);
+  }
   absl::StatusOr<std::string> JournalOf(const std::string& name) const {
     return trainers_.JournalOf(name);
   }

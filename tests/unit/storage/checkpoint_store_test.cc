@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -118,7 +119,7 @@ TEST_F(CheckpointStoreTest, CheckpointsShareFiles) {
   EXPECT_EQ(Contents(loaded.files.at("base.bin")), "the base");
   EXPECT_EQ(Contents(loaded.files.at("model.bin")), "third again");
   EXPECT_EQ(loaded.info.bytes, 19);
-  ASSERT_THAT(store_->Retain(1), IsOk());
+  ASSERT_THAT(store_->Retain({.keep = 1}), IsOk());
   EXPECT_EQ(LinksOf(kThird, "base.bin"), 2);
 }
 
@@ -182,7 +183,7 @@ TEST_F(CheckpointStoreTest, ARestoreStartsANewLine) {
 TEST_F(CheckpointStoreTest, DoesNotReuseNamesOfRemovedCheckpoints) {
   WriteThree();
   ASSERT_THAT(store_->MakeNewest(kFirst, "{}"), IsOk());
-  ASSERT_THAT(store_->Retain(1), IsOk());
+  ASSERT_THAT(store_->Retain({.keep = 1}), IsOk());
   EXPECT_THAT(Names(root()), ElementsAre(kFirst));
   Reopen();
   Write(2, "second, the other way");
@@ -228,21 +229,69 @@ TEST_F(CheckpointStoreTest, ReadsOnlyListedNames) {
 
 TEST_F(CheckpointStoreTest, RetainsTheNewest) {
   WriteThree();
-  ASSERT_THAT(store_->Retain(0), IsOk());
-  ASSERT_THAT(store_->Retain(3), IsOk());
+  ASSERT_THAT(store_->Retain({.keep = 0}), IsOk());
+  ASSERT_THAT(store_->Retain({.keep = 3}), IsOk());
   EXPECT_THAT(store_->List(), SizeIs(3));
-  ASSERT_THAT(store_->Retain(2), IsOk());
+  ASSERT_THAT(store_->Retain({.keep = 2}), IsOk());
   EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kSecond, kThird));
-  ASSERT_THAT(store_->Retain(1), IsOk());
+  ASSERT_THAT(store_->Retain({.keep = 1}), IsOk());
   EXPECT_THAT(Names(root()), ElementsAre(kThird));
   EXPECT_THAT(store_->Read(kFirst), StatusIs(absl::StatusCode::kNotFound, HasSubstr(kFirst)));
+}
+
+TEST_F(CheckpointStoreTest, RetainsWhatAHistoryStartsFrom) {
+  for (int64_t step = 1; step <= 40; ++step) {
+    Write(step, "model");
+    ASSERT_THAT(store_->Retain({.keep = 2, .history = JournalPosition{0, 11}}), IsOk());
+  }
+  const std::vector<CheckpointInfo> kept = store_->List();
+  ASSERT_THAT(kept, SizeIs(2 + kHistoryCheckpoints));
+  // Operation 11 follows the state after operation 10.
+  EXPECT_EQ(kept.front().sequence, 10);
+  EXPECT_EQ(kept.back().sequence, 80);
+  // A later start needs fewer.
+  ASSERT_THAT(store_->Retain({.keep = 2, .history = JournalPosition{0, 75}}), IsOk());
+  for (const CheckpointInfo& info : store_->List()) {
+    EXPECT_GE(info.sequence, 74);
+  }
+  ASSERT_THAT(store_->Retain({.keep = 2}), IsOk());
+  EXPECT_THAT(store_->List(), SizeIs(2));
+}
+
+TEST_F(CheckpointStoreTest, ARestoredStateStartsALine) {
+  WriteThree();
+  BRAID_ASSERT_OK_AND_ASSIGN(
+      const CheckpointInfo restored,
+      store_->WriteRestored(1, 2, "{}", {FileOf("model.bin", "another first")}));
+  EXPECT_EQ(restored.line, 4);
+  EXPECT_EQ(restored.name, absl::StrCat(kFirst, "-line-4"));
+  Write(2, "after it");
+  EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kFirst, kSecond, kThird, restored.name,
+                                                   absl::StrCat(kSecond, "-line-4")));
+  EXPECT_EQ(Contents(ModelOf(kFirst)), "first");
+}
+
+TEST_F(CheckpointStoreTest, CopiesACheckpointToAnotherStore) {
+  ASSERT_THAT(store_->Share({FileOf("base.bin", "the base")}), IsOk());
+  WriteThree();
+  const std::string other = dir_.path() / "other";
+  ASSERT_THAT(store_->CopyTo(kSecond, other), IsOk());
+  EXPECT_EQ(LinksOf(kSecond, "model.bin"), 2) << "a link, no copy";
+  ASSERT_THAT(store_->Retain({.keep = 1}), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CheckpointStore> copy,
+                             CheckpointStore::Open(other, shared_.get()));
+  BRAID_ASSERT_OK_AND_ASSIGN(const LoadedCheckpoint loaded, copy->ReadNewest());
+  EXPECT_EQ(loaded.info.name, kSecond);
+  EXPECT_EQ(Contents(loaded.files.at("model.bin")), "second");
+  EXPECT_EQ(Contents(loaded.files.at("base.bin")), "the base");
+  EXPECT_THAT(store_->CopyTo("unknown", other), StatusIs(absl::StatusCode::kNotFound, _));
 }
 
 TEST_F(CheckpointStoreTest, RetainIgnoresDamagedCheckpoints) {
   WriteThree();
   Truncate(ModelOf(kSecond));
   Reopen();
-  ASSERT_THAT(store_->Retain(1), IsOk());
+  ASSERT_THAT(store_->Retain({.keep = 1}), IsOk());
   EXPECT_THAT(NamesOf(store_->List()), ElementsAre(kThird));
   EXPECT_TRUE(fs::exists(ModelOf(kSecond)));
 }
@@ -441,7 +490,7 @@ TEST_F(CheckpointStoreTest, DetectsADamagedSharedFile) {
 TEST_F(CheckpointStoreTest, AutomaticCheckpointsAreReplacedByTheNextOne) {
   const auto write = [&](int64_t step, bool automatic) {
     ASSERT_THAT(store_->Write(step, 2 * step, "{}", {}, automatic), IsOk());
-    ASSERT_THAT(store_->Retain(2), IsOk());
+    ASSERT_THAT(store_->Retain({.keep = 2}), IsOk());
   };
   write(1, false);
   write(2, true);
@@ -452,7 +501,7 @@ TEST_F(CheckpointStoreTest, AutomaticCheckpointsAreReplacedByTheNextOne) {
   // One that was restored is kept like those that were asked for.
   ASSERT_THAT(store_->MakeNewest(kThird, "{}"), IsOk());
   ASSERT_THAT(store_->Write(4, 8, "{}", {}), IsOk());
-  ASSERT_THAT(store_->Retain(2), IsOk());
+  ASSERT_THAT(store_->Retain({.keep = 2}), IsOk());
   EXPECT_THAT(store_->List(), SizeIs(2));
   EXPECT_EQ(store_->List().front().name, kThird);
 }

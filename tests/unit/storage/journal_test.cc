@@ -1,6 +1,8 @@
 #include "server/storage/journal.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -35,7 +37,7 @@ class JournalTest : public ::testing::Test {
   void Reopen(const std::string& description = "this process", int64_t line = 0) {
     journal_.reset();
     absl::StatusOr<std::unique_ptr<Journal>> journal =
-        Journal::Open(root(), description, line, &pool_);
+        Journal::Open(root(), description, line, &pool_, history_);
     ASSERT_THAT(journal, IsOk());
     journal_ = *std::move(journal);
   }
@@ -52,10 +54,10 @@ class JournalTest : public ::testing::Test {
   }
 
   // Returns "sequence:body" of each record of the line.
-  absl::StatusOr<std::vector<std::string>> Records(int64_t line = 0) {
+  absl::StatusOr<std::vector<std::string>> Records(int64_t line = 0, int64_t after = 0) {
     std::vector<std::string> records;
     const absl::Status read =
-        journal_->Read(line, [&](const JournalRecord& record, absl::string_view) {
+        journal_->Read(line, after, [&](const JournalRecord& record, absl::string_view) {
           records.push_back(absl::StrCat(record.sequence, ":", record.body));
           return absl::OkStatus();
         });
@@ -78,8 +80,19 @@ class JournalTest : public ::testing::Test {
   }
   std::string root() const { return dir_.path() / "journal"; }
 
+  // Appends operations `first` to `last`, of about 1 MiB each, with a checkpoint after each.
+  void AppendLarge(int64_t first, int64_t last) {
+    for (int64_t sequence = first; sequence <= last; ++sequence) {
+      ASSERT_THAT(AppendAndSync(sequence, std::string(1 << 20, 'x')), IsOk());
+      journal_->StartSegment();
+      journal_->Trim(sequence);
+    }
+    ASSERT_THAT(Sync(), IsOk());
+  }
+
   const TempDir dir_;
   TaskPool pool_{"journal", 2};
+  JournalHistory history_;  // of the next Reopen()
   std::unique_ptr<Journal> journal_;
 };
 
@@ -178,7 +191,7 @@ TEST_F(JournalTest, TellsWhichProcessWroteARecord) {
   Reopen("another process");
   ASSERT_THAT(AppendAndSync(2, ""), IsOk());
   std::vector<std::string> descriptions;
-  ASSERT_THAT(journal_->Read(0,
+  ASSERT_THAT(journal_->Read(0, 0,
                              [&](const JournalRecord&, absl::string_view description) {
                                descriptions.emplace_back(description);
                                return absl::OkStatus();
@@ -257,6 +270,76 @@ TEST_F(JournalTest, SyncsManyRecordsTogether) {
   ASSERT_THAT(Sync(), IsOk());
   Reopen();
   EXPECT_THAT(MustRead(), expected);
+}
+
+TEST_F(JournalTest, KeepsAHistoryOfSomeBytes) {
+  history_.bytes = 4 << 20;
+  Reopen();
+  AppendLarge(1, 10);
+  EXPECT_THAT(Segments(), SizeIs(4));
+  EXPECT_EQ(journal_->history_start(), (JournalPosition{0, 7}));
+  // Also those that a restart does not read.
+  Reopen();
+  EXPECT_EQ(journal_->history_start(), (JournalPosition{0, 7}));
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> records, Records(0, 9));
+  EXPECT_THAT(records, SizeIs(2));
+  AppendLarge(11, 12);  // 11 continues the segment of 10
+  EXPECT_THAT(Segments(), SizeIs(3));
+  EXPECT_EQ(journal_->history_start(), (JournalPosition{0, 9}));
+}
+
+TEST_F(JournalTest, KeepsAHistoryOfSomeTime) {
+  history_.age = absl::Hours(1);
+  Reopen();
+  ASSERT_THAT(AppendAndSync(1, std::string(5 << 20, 'x')), IsOk());
+  journal_->StartSegment();
+  ASSERT_THAT(AppendAndSync(2, "two"), IsOk());
+  journal_->Trim(2);
+  ASSERT_THAT(Sync(), IsOk());
+  EXPECT_THAT(Segments(), SizeIs(2));
+  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(2);
+  fs::last_write_time(Segments().front(), old);
+  Reopen();
+  ASSERT_THAT(Records(), IsOk());
+  journal_->Trim(2);
+  ASSERT_THAT(AppendAndSync(3, "three"), IsOk());
+  EXPECT_EQ(journal_->history_start(), (JournalPosition{0, 2}));
+  EXPECT_THAT(MustRead(), ElementsAre("2:two", "3:three"));
+}
+
+TEST_F(JournalTest, AHistoryKeepsEarlierLines) {
+  history_.bytes = 1 << 20;
+  Reopen();
+  ASSERT_THAT(AppendAndSync(1, "one"), IsOk());
+  journal_->StartLine(7);
+  ASSERT_THAT(AppendAndSync(1, "again"), IsOk());
+  journal_->Trim(1);
+  ASSERT_THAT(Sync(), IsOk());
+  EXPECT_EQ(journal_->history_start(), (JournalPosition{0, 1}));
+  Reopen("this process", 7);
+  EXPECT_THAT(MustRead(7), ElementsAre("1:again"));
+  EXPECT_THAT(Segments(), SizeIs(2));
+}
+
+TEST_F(JournalTest, ASegmentInUseIsScannedUpToAnIncompleteRecord) {
+  ASSERT_THAT(AppendAndSync(1, "one"), IsOk());
+  ASSERT_THAT(AppendAndSync(2, "a longer body"), IsOk());
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<JournalSegment> segments, ListSegments(root()));
+  ASSERT_THAT(segments, SizeIs(1));
+  const auto scan = [&](int64_t most) {
+    std::vector<std::string> found;
+    EXPECT_THAT(ScanSegment(segments[0], most,
+                            [&](const JournalRecord& record, int64_t) {
+                              found.push_back(absl::StrCat(record.sequence, ":", record.body));
+                              return absl::OkStatus();
+                            }),
+                IsOk());
+    return found;
+  };
+  EXPECT_THAT(scan(1000), ElementsAre("1:one", "2:a longer body"));
+  EXPECT_THAT(scan(8), ElementsAre("1:one", "2:a longer"));
+  fs::resize_file(Segments().front(), fs::file_size(Segments().front()) - 1);
+  EXPECT_THAT(scan(1000), ElementsAre("1:one"));
 }
 
 }  // namespace

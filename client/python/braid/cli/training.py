@@ -66,6 +66,7 @@ def run_steps(
     flight, the next batch is gathered. Raises BraidError.
     """
     in_flight: deque[tuple[Future[StepResult], int]] = deque()
+    steps = plan.steps_per_epoch(dataset.rows)
 
     def collect() -> None:
         future, rows = in_flight[0]
@@ -85,7 +86,13 @@ def run_steps(
                 if len(in_flight) >= plan.depth:
                     collect()
                 report_split = plan.report_split and number == 0
-                future = stream.step(inputs, targets, report_split=report_split)
+                epoch, batch = divmod(made + number, steps)
+                future = stream.step(
+                    inputs,
+                    targets,
+                    report_split=report_split,
+                    batch_id=f"epoch {epoch + 1} batch {batch + 1}",
+                )
                 in_flight.append((future, len(indices)))
             while in_flight:
                 collect()

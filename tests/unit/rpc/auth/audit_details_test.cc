@@ -27,6 +27,12 @@ TEST(AuditDetailsTest, ContainWhatTheRequestSets) {
   EXPECT_THAT(DetailsOf(restore, Subject::kTrainer), IsEmpty());
   restore.set_checkpoint("c");
   EXPECT_THAT(DetailsOf(restore, Subject::kTrainer), ElementsAre(Detail("checkpoint", "c")));
+  restore.Clear();
+  restore.set_step(0);
+  EXPECT_THAT(DetailsOf(restore, Subject::kTrainer), ElementsAre(Detail("step", 0)));
+  braid::v1::ForkTrainerRequest fork;
+  fork.set_new_name("b");
+  EXPECT_THAT(DetailsOf(fork, Subject::kTrainer), ElementsAre(Detail("new_name", "b")));
   braid::v1::CreateTrainerRequest create;
   create.set_name("t");
   EXPECT_THAT(DetailsOf(create, Subject::kModel), IsEmpty());

@@ -144,7 +144,8 @@ TEST_P(RoundTripTest, WritesWhatItRead) {
     stages { path: 'p' devices: ['cpu:0', 'cpu:1'] } stages { path: 'q' devices: 'cpu:1' }
     output_device: 'host' micro_batch: 8
     checkpoints { every_operations: 5 every_seconds: 1.5 keep: 2 } idle_timeout_seconds: 60
-    journal: JOURNAL_NONE })")
+    journal: JOURNAL_NONE
+    journal_history { bytes: 4096 seconds: 60 } })")
                                            .options());
   BRAID_ASSERT_OK_AND_ASSIGN(const TrainerSpec spec, ReadSpec(request));
   EXPECT_EQ(spec.request_id, "r");

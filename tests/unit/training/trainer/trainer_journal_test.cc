@@ -413,6 +413,42 @@ TEST_F(TrainerJournalTest, ARestartBetweenForwardAndBackwardKeepsTheGraph) {
   }
 }
 
+TEST_F(TrainerJournalTest, KeepsTheCheckpointFromWhichAKeptGraphIsBuiltAgain) {
+  const auto begin = [](Life& life) {
+    ASSERT_THAT(Do(*life, FromRequest("KeptForward 1")), IsOk());
+    ASSERT_THAT(Do(*life, FromRequest("Backward 2")), IsOk());
+    ASSERT_THAT(Do(*life, FromRequest("OptimStep 3")), IsOk());
+  };
+  {
+    Life before(dir_, ClientSpec());
+    begin(before);
+    // Two checkpoints wait until the second one has a kept graph.
+    absl::Notification gate;
+    before->SetBeforeCheckpoint([&gate] { gate.WaitForNotification(); });
+    Pending<absl::StatusOr<CheckpointInfo>> automatic;
+    before->SaveLast(automatic.done());
+    ASSERT_THAT(Do(*before, FromRequest("KeptForward 4")), IsOk());
+    Pending<absl::StatusOr<CheckpointInfo>> with_graph;
+    before->SaveCheckpoint(with_graph.done());
+    ASSERT_THAT(Do(*before, FromRequest("Backward 5")), IsOk());
+    gate.Notify();
+    ASSERT_THAT(automatic.Wait(), IsOk());
+    ASSERT_THAT(with_graph.Wait(), IsOk());
+    before->SetBeforeCheckpoint(nullptr);
+  }
+  Life after(dir_, ClientSpec());
+  ASSERT_THAT(Resume(*after), IsOk());
+  EXPECT_EQ(after->info().applied_sequence, 5);
+  ASSERT_THAT(Do(*after, FromRequest("OptimStep 6")), IsOk());
+  const TempDir other;
+  Life expected(other, ClientSpec());
+  begin(expected);
+  for (const char* request : {"KeptForward 4", "Backward 5", "OptimStep 6"}) {
+    ASSERT_THAT(Do(*expected, FromRequest(request)), IsOk());
+  }
+  ExpectSameState(after.state(), expected.state(), 0);
+}
+
 TEST_F(TrainerJournalTest, AFullDiskStopsTheTrainerUntilThereIsSpace) {
   {
     Life life(dir_);

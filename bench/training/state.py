@@ -4,7 +4,7 @@
 
 One CPU replica of one thread. Each round runs two steps, publishes, and runs one more step. The
 second step of a round shows the cost of a step that follows no publication. Checkpoints are saved
-after a step each, and compared with a plain write of as many bytes.
+after a step each, and compared with a plain write of as many bytes. Forks copy the last one.
 """
 
 from __future__ import annotations
@@ -90,6 +90,11 @@ def measure(server: BraidServer, width: int, folder: Path) -> dict[str, list[flo
             pause = pauses(server)[trainer.name]
             times[f"{name}: pause"].append(pause - before[trainer.name])
             before[trainer.name] = pause
+    saved = all_layers.save_checkpoint()
+    for number in range(ROUNDS):
+        fork = f"fork-{number}"
+        times["fork at a checkpoint"].append(timed(lambda: all_layers.fork(fork, step=saved.step)))
+        server.client.delete_trainer(fork)
     disk = folder / "disk"
     for _ in range(ROUNDS):
         times["plain write of as many bytes"].append(timed(lambda: write_to_disk(disk, 4 * PARAMETERS)))

@@ -414,10 +414,12 @@ TEST_F(TrainerJournalTest, ARestartBetweenForwardAndBackwardKeepsTheGraph) {
 }
 
 TEST_F(TrainerJournalTest, KeepsTheCheckpointFromWhichAKeptGraphIsBuiltAgain) {
-  const auto begin = [](Life& life) {
+  // So large that the checkpoint after it starts a segment of the journal.
+  const std::string large = absl::StrCat("OptimStep 3", std::string(5 << 20, ' '));
+  const auto begin = [&large](Life& life) {
     ASSERT_THAT(Do(*life, FromRequest("KeptForward 1")), IsOk());
     ASSERT_THAT(Do(*life, FromRequest("Backward 2")), IsOk());
-    ASSERT_THAT(Do(*life, FromRequest("OptimStep 3")), IsOk());
+    ASSERT_THAT(Do(*life, FromRequest(large)), IsOk());
   };
   {
     Life before(dir_, ClientSpec());

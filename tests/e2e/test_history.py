@@ -208,6 +208,8 @@ def test_unreachable_steps_are_named(client: braid.Client) -> None:
         trainer.fork("reached")
     with pytest.raises(braid.InvalidArgument, match="new_name: invalid trainer name"):
         trainer.fork("a/b")
+    with pytest.raises(TypeError, match="batch_id: 5 .expected a string"):
+        trainer.step(*batch(3), batch_id=5)
     with pytest.raises(braid.InvalidArgument, match="batch_id: 257 bytes"):
         trainer.step(*batch(3), batch_id="x" * 257)
     assert [info.name for info in client.trainers() if info.name == "beyond"] == []
@@ -259,7 +261,14 @@ def test_replay_on_other_devices_tells_the_first_difference(tmp_path: Path) -> N
         server.stop()
         server.replace_flag("--devices", "cpu*1")
         server.start()
-        report = client.trainer("moved").replay()
+        moved = client.trainer("moved")
+        with pytest.raises(braid.FailedPrecondition, match="cannot be recomputed exactly.*cpu:1"):
+            moved.fork("inexact", step=20)
+        with pytest.raises(braid.FailedPrecondition, match="cannot be recomputed exactly"):
+            moved.restore_checkpoint(step=20)
+        # Checkpoints have the exact state.
+        assert moved.fork("exact", step=30).info().step == 30
+        report = moved.replay()
         assert report.recorded_with != report.replayed_with
         assert "cpu:1" in report.recorded_with
         assert report.difference is not None

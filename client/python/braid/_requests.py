@@ -72,6 +72,12 @@ def _parts(request: Any, tensors: Mapping[str, Tensors]) -> _wire.Parts:
     return parts
 
 
+def _batch_name(batch_id: str | None) -> str:
+    if batch_id is not None and not isinstance(batch_id, str):
+        raise TypeError(f"batch_id: {batch_id!r} (expected a string)")
+    return batch_id or ""
+
+
 def step(
     lr: float | None,
     weight_decay: float | None,
@@ -82,7 +88,7 @@ def step(
     batch_id: str | None,
 ) -> Any:
     """Returns a Step request without its batch."""
-    request = TRAINING["Step"].request(report_split=report_split, batch_id=batch_id or "")
+    request = TRAINING["Step"].request(report_split=report_split, batch_id=_batch_name(batch_id))
     _set_hyper_parameters(request, lr, weight_decay, momentum, group_lr, metric)
     return request
 
@@ -90,7 +96,7 @@ def step(
 def forward_backward(report_split: bool, batch_id: str | None) -> Any:
     """Returns a ForwardBackward request without its batch."""
     return TRAINING["ForwardBackward"].request(
-        report_split=report_split, batch_id=batch_id or ""
+        report_split=report_split, batch_id=_batch_name(batch_id)
     )
 
 
@@ -114,7 +120,7 @@ def forward(mode: str, report_split: bool, keep_graph: bool, batch_id: str | Non
         mode=_MODES[mode],
         report_split=report_split,
         keep_graph=keep_graph,
-        batch_id=batch_id or "",
+        batch_id=_batch_name(batch_id),
     )
 
 

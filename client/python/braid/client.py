@@ -381,8 +381,8 @@ class Client:
         journal_history_bytes, journal_history_days: maximum size and age of the history that the
             server keeps for `Trainer.history`, `fork`, `replay` and `restore_checkpoint(step=)`.
             The size includes the batches, not the checkpoints: up to 16 more are kept. The server
-            deletes the oldest operations when either limit is reached. None: no limit; if both
-            are None, no history is kept.
+            deletes the oldest operations when either limit is reached. None or 0: no limit; if
+            neither is set, no history is kept.
         idle_timeout: seconds without an operation until the trainer expires; `restore_trainer`
             brings it back.
         exist_ok: if the name is in use, continue with that trainer after its last operation; an

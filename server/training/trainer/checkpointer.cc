@@ -82,6 +82,11 @@ absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(TrainerCheckpoint checkpoi
   if (!keeps_graph) {
     whole_ = info->name;
   }
+  Retain();
+  return info;
+}
+
+void Checkpointer::Retain() {
   CheckpointRetention retention;
   retention.keep = keep_;
   retention.whole = whole_;
@@ -94,7 +99,6 @@ absl::StatusOr<CheckpointInfo> Checkpointer::WriteNow(TrainerCheckpoint checkpoi
     Log(LogModule::kTraining)
         .warn("checkpoints: cannot delete old ones: {}", std::string(retained.message()));
   }
-  return info;
 }
 
 absl::Status Checkpointer::ShareBase() {
@@ -115,7 +119,7 @@ absl::StatusOr<CheckpointInfo> Checkpointer::WriteRestored(const TrainerCheckpoi
                                               WriteState(checkpoint), CheckpointFiles(checkpoint))
                       : std::move(shared);
       shares_base_ = shares_base_ && written.ok();  // The shared file may be gone.
-      done(std::move(written));
+      done(EndRestore(std::move(written)));
     });
   });
 }
@@ -142,8 +146,17 @@ absl::StatusOr<StoredCheckpoint> Checkpointer::Read(const std::string& name) {
 
 absl::StatusOr<CheckpointInfo> Checkpointer::MakeNewest(const std::string& name,
                                                         const std::string& state) {
-  return WaitFor<absl::StatusOr<CheckpointInfo>>(
-      [&](auto done) { queue_.Post([&, done] { done(store_->MakeNewest(name, state)); }); });
+  return WaitFor<absl::StatusOr<CheckpointInfo>>([&](auto done) {
+    queue_.Post([&, done] { done(EndRestore(store_->MakeNewest(name, state))); });
+  });
+}
+
+absl::StatusOr<CheckpointInfo> Checkpointer::EndRestore(absl::StatusOr<CheckpointInfo> newest) {
+  if (newest.ok()) {
+    whole_ = newest->name;
+    Retain();
+  }
+  return newest;
 }
 
 }  // namespace braid

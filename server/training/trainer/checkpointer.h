@@ -79,6 +79,11 @@ class Checkpointer {
 
  private:
   absl::StatusOr<CheckpointInfo> WriteNow(TrainerCheckpoint checkpoint);
+  // Deletes the checkpoints that are not kept.
+  void Retain() ABSL_LOCKS_EXCLUDED(mu_);
+  // Retains after a restore, whose result it returns.
+  absl::StatusOr<CheckpointInfo> EndRestore(absl::StatusOr<CheckpointInfo> newest)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Sets the files that checkpoints share.
   absl::Status ShareBase();
 

@@ -10,15 +10,15 @@
 #include "absl/types/span.h"
 #include "server/base/status.h"
 #include "server/storage/input_file.h"
+#include "server/telemetry/log.h"
 #include "server/training/trainer/trainer.h"
 
 namespace braid {
 namespace {
 
 constexpr char kNoBase[] =
-    "step: cannot be recomputed, no checkpoint before it matches the journal (journal_history "
-    "keeps "
-    "more checkpoints)";
+    "step: cannot be recomputed, no checkpoint before it matches the journal (a journal history "
+    "keeps more checkpoints)";
 
 // Returns the operation at `position` that was applied, or nullptr.
 const RecordedOperation* FindApplied(const std::vector<RecordedOperation>& history,
@@ -146,9 +146,28 @@ absl::Status CannotReplay(const std::vector<CheckpointInfo>& bases,
   if (!first_step || earliest == bases.end()) {
     return absl::NotFoundError(kNoBase);
   }
-  return absl::NotFoundError(absl::StrCat("first_step: ", *first_step,
-                                          " is not available (earliest: ", earliest->step + 1,
-                                          "); to keep older steps, set journal_history"));
+  return absl::NotFoundError(
+      absl::StrCat("first_step: ", *first_step, " is not available (earliest: ", earliest->step + 1,
+                   "); journal_history_bytes or journal_history_days keeps more"));
+}
+
+// Fails if the result differs from the recorded one because the devices do. On the same devices it
+// differs only if an operator of the model does not repeat its results.
+absl::Status CheckExact(const RecordedOperation& recorded, const OperationResult& result,
+                        const std::string& process) {
+  if (!recorded.result || ResultText(*recorded.result) == ResultText(PartToRecord(result))) {
+    return absl::OkStatus();
+  }
+  const std::string& before = recorded.segment->description;
+  if (process != before) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "step: cannot be recomputed exactly: it was recorded with ", before,
+        ", this server computes with ", process, " (restore or fork a checkpoint instead)"));
+  }
+  Log(LogModule::kTraining)
+      .warn("operation {} of a journal gives another result when it is applied again",
+            recorded.position.sequence);
+  return absl::OkStatus();
 }
 
 // Returns the position of the last operation that has a result.
@@ -184,7 +203,7 @@ class Comparison {
       }
     }
     for (const CheckpointInfo& info : source_.checkpoints) {
-      if (JournalPosition{info.line, info.sequence} == recorded.position) {
+      if (info.sequence == recorded.position.sequence) {
         BRAID_RETURN_IF_ERROR(CompareCheckpoint(recorded, info));
       }
     }
@@ -194,10 +213,12 @@ class Comparison {
  private:
   absl::Status CompareCheckpoint(const RecordedOperation& recorded, const CheckpointInfo& info) {
     BRAID_ASSIGN_OR_RETURN(const StoredCheckpoint read, source_.read_checkpoint(info.name));
-    if (read.contents.progress.keeps_graph) {
+    BRAID_ASSIGN_OR_RETURN(const TrainerCheckpoint replayed, trainer_.Checkpoint());
+    // Not one of another line with the same sequence.
+    if (read.contents.progress.keeps_graph ||
+        read.contents.progress.history != replayed.progress.history) {
       return absl::OkStatus();
     }
-    BRAID_ASSIGN_OR_RETURN(const TrainerCheckpoint replayed, trainer_.Checkpoint());
     ++report_.checkpoints;
     const std::string tensor = DifferentTensor(read.contents.tensors, replayed.tensors);
     return tensor.empty() ? absl::OkStatus() : Differs(recorded, info.name, tensor, tensor);
@@ -229,9 +250,11 @@ absl::StatusOr<PastTrainer> PastTrainer::At(const PastSource& source, JournalPos
     }
     BRAID_ASSIGN_OR_RETURN(LoadedTrainer loaded, source.create(*std::move(read)));
     PastTrainer past(std::move(loaded));
-    BRAID_RETURN_IF_ERROR(past.Apply(
-        source, After(path, base.sequence),
-        [](const RecordedOperation&, const OperationResult&) { return absl::OkStatus(); }));
+    BRAID_RETURN_IF_ERROR(
+        past.Apply(source, After(path, base.sequence),
+                   [&past](const RecordedOperation& recorded, const OperationResult& result) {
+                     return CheckExact(recorded, result, past.trainer().process());
+                   }));
     return past;
   }
   return absl::NotFoundError(kNoBase);
@@ -311,6 +334,7 @@ absl::StatusOr<ReplayReport> ReplayAndCompare(const PastSource& source, const Re
     if (!replayed.ok() && !report.difference) {
       return replayed;
     }
+    report.last_step = std::max(report.last_step, report.first_step);
     return report;
   }
   return CannotReplay(bases, range.first_step);

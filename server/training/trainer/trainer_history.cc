@@ -30,8 +30,11 @@ class HistoryReader {
                    const std::shared_ptr<const JournalSegment>& segment) {
     const JournalPosition position{segment->line, record.sequence};
     if (record.kind == kOperationRecord) {
-      BRAID_ASSIGN_OR_RETURN(OperationSummary summary, ReadSummary(record));
-      operations.push_back({position, std::move(summary), std::nullopt, "", segment, offset});
+      absl::StatusOr<OperationSummary> summary = ReadSummary(record);
+      if (!summary.ok()) {
+        return DamagedRecord(segment->path, offset);
+      }
+      operations.push_back({position, *std::move(summary), std::nullopt, "", segment, offset});
       return absl::OkStatus();
     }
     // The result of a recent operation. Those of operations that are no longer there are ignored.
@@ -109,7 +112,9 @@ absl::Status StepNotFound(const std::vector<RecordedOperation>& history,
   return absl::NotFoundError(absl::StrCat(
       "step: ", step, " is not available (journal: ", recorded,
       "; oldest checkpoint: ", reached.empty() ? "none" : absl::StrCat("step ", *reached.begin()),
-      "); to keep older steps, set journal_history"));
+      step < (first != history.end() ? first->result->step : 0)
+          ? "); journal_history_bytes or journal_history_days keeps more"
+          : ")"));
 }
 
 std::optional<JournalPosition> FindUpdate(const std::vector<RecordedOperation>& history,

@@ -554,15 +554,23 @@ void TrainerRegistry::Replay(const std::string& name, const ReplayRange& range, 
           BRAID_RETURN_IF_ERROR(source.damage);
           return ReplayAndCompare(source, range);
         };
-        done(replay());
+        absl::StatusOr<ReplayReport> report = replay();
+        done(report.ok() ? std::move(report) : ReasonOf(report.status()));
       });
+}
+
+absl::Status TrainerRegistry::ReasonOf(const absl::Status& failure) const {
+  return absl::IsCancelled(failure) && cancelled_past_
+             ? absl::UnavailableError("the server is shutting down")
+             : failure;
 }
 
 void TrainerRegistry::RestoreStep(const std::string& name, int64_t step, Cancelled cancelled,
                                   CheckpointDone done) {
   past_states_.Post(
       [this, name, step, cancelled = std::move(cancelled), done = std::move(done)]() mutable {
-        done(RestoreStepNow(name, step, cancelled));
+        absl::StatusOr<CheckpointInfo> restored = RestoreStepNow(name, step, cancelled);
+        done(restored.ok() ? std::move(restored) : ReasonOf(restored.status()));
       });
 }
 
@@ -593,9 +601,11 @@ absl::StatusOr<CheckpointInfo> TrainerRegistry::RestoreStepNow(const std::string
 
 void TrainerRegistry::Fork(const std::string& name, std::optional<int64_t> step,
                            const std::string& new_name, Cancelled cancelled, InfoDone done) {
-  past_states_.Post(
-      [this, name, step, new_name, cancelled = std::move(cancelled),
-       done = std::move(done)]() mutable { done(ForkNow(name, step, new_name, cancelled)); });
+  past_states_.Post([this, name, step, new_name, cancelled = std::move(cancelled),
+                     done = std::move(done)]() mutable {
+    absl::StatusOr<TrainerInfo> fork = ForkNow(name, step, new_name, cancelled);
+    done(fork.ok() ? std::move(fork) : ReasonOf(fork.status()));
+  });
 }
 
 absl::StatusOr<TrainerInfo> TrainerRegistry::ForkNow(const std::string& name,

@@ -182,7 +182,7 @@ class TrainerRegistry {
   using ReplayDone = absl::AnyInvocable<void(absl::StatusOr<ReplayReport>)>;
   void Replay(const std::string& name, const ReplayRange& range, Cancelled cancelled,
               ReplayDone done);
-  // Makes running and later calls of the above end with CANCELLED.
+  // Makes running and later calls of RestoreStep(), Fork() and Replay() end with UNAVAILABLE.
   void CancelReplays();
   // Calls Publisher::Rollback().
   void Rollback(std::string model, int64_t version,
@@ -256,6 +256,8 @@ class TrainerRegistry {
   // Adds it, once its checkpoint is `written`, or removes it.
   absl::StatusOr<TrainerInfo> AddFork(const StoredTrainer& stored, absl::Status written)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Returns the error of a call that has failed.
+  absl::Status ReasonOf(const absl::Status& failure) const;
   // Calls `use(trainer, done)` when the trainer is in memory, and returns its result. Blocks.
   template <typename Result, typename Use>
   Result AskAndWait(const std::string& name, Use use) const ABSL_LOCKS_EXCLUDED(mu_);

@@ -170,6 +170,7 @@ TEST_F(PastTrainerTest, AReplayCrossesRestores) {
   EXPECT_EQ(report.last_step, 9);
   EXPECT_EQ(report.operations, 9);
   EXPECT_FALSE(report.difference.has_value());
+  EXPECT_EQ(report.checkpoints, 2) << "those that the restores to 3 and 7 have";
   EXPECT_THAT(Replay({.first_step = 10}),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("first_step: 10"), HasSubstr("last one is 9"))));
@@ -206,10 +207,23 @@ TEST_F(WithoutHistoryTest, WhatARecomputationNeedsStaysWhileTheTrainerContinues)
 TEST_F(PastTrainerTest, CallsEndWhenTheServerDoes) {
   Apply(1, 4);
   registry().CancelReplays();
-  EXPECT_THAT(Replay(), StatusIs(absl::StatusCode::kCancelled, _));
-  EXPECT_THAT(Fork(2, "b"), StatusIs(absl::StatusCode::kCancelled, _));
-  EXPECT_THAT(RestoreStep(2), StatusIs(absl::StatusCode::kCancelled, _));
+  const auto shutting_down =
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the server is shutting down"));
+  EXPECT_THAT(Replay(), shutting_down);
+  EXPECT_THAT(Fork(2, "b"), shutting_down);
+  EXPECT_THAT(RestoreStep(2), shutting_down);
   EXPECT_EQ(Get("a")->step, 4);
+}
+
+TEST_F(PastTrainerTest, RestoresDeleteOldCheckpoints) {
+  Apply(1, 2);
+  for (int restore = 0; restore < 30; ++restore) {
+    ASSERT_THAT(RestoreStep(1), IsOk());
+    Apply(2, 2);
+  }
+  BRAID_ASSERT_OK_AND_ASSIGN(const std::vector<CheckpointInfo> kept, Checkpoints("a"));
+  EXPECT_LE(kept.size(), 2 + kHistoryCheckpoints);
+  EXPECT_EQ(Get("a")->step, 2);
 }
 
 TEST_F(PastTrainerTest, ARestartContinuesFromARestoredStep) {

@@ -162,7 +162,7 @@ def restore(flags: Flags, trainer: str, yes: bool) -> None:
         handle = client.trainer(name)
         if not yes and sys.stdin.isatty():
             now = handle.info().step
-            question = f"Restore trainer {name} from step {now} to step {step}?"
+            question = f"Restore trainer {name} from step {now} to step {step}? This undoes later steps."
             click.confirm(question, abort=True, err=True)
         restored = handle.restore_checkpoint(step=step)
     if flags.json:

@@ -174,7 +174,7 @@ absl::Status CheckExact(const RecordedOperation& recorded, const OperationResult
 std::optional<JournalPosition> FindLast(const std::vector<RecordedOperation>& history) {
   std::optional<JournalPosition> last;
   for (const RecordedOperation& operation : history) {
-    last = operation.result ? operation.position : last;
+    last = operation.result && operation.error.empty() ? operation.position : last;
   }
   return last;
 }
@@ -294,6 +294,9 @@ absl::StatusOr<ReplayReport> ReplayAndCompare(const PastSource& source, const Re
                            : absl::NotFoundError("the journal has no operations");
   }
   const Path path = PathTo(source.history, *end);
+  if (path.empty()) {
+    return absl::NotFoundError(kNoBase);
+  }
   const int64_t last_step = path.back()->result ? path.back()->result->step : 0;
   if (range.first_step && *range.first_step > last_step) {
     return absl::NotFoundError(absl::StrCat("first_step: ", *range.first_step,

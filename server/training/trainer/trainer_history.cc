@@ -38,14 +38,12 @@ class HistoryReader {
       return absl::OkStatus();
     }
     // The result of a recent operation. Those of operations that are no longer there are ignored.
-    const auto found =
-        std::ranges::lower_bound(operations, position, {}, &RecordedOperation::position);
+    // Several have the same position if all but the last have failed.
     const auto after =
         std::ranges::upper_bound(operations, position, {}, &RecordedOperation::position);
-    if (found == after) {
+    if (after == operations.begin() || std::prev(after)->position != position) {
       return absl::OkStatus();
     }
-    // Several operations have the same position if all but the last have failed.
     RecordedOperation& operation = *std::prev(after);
     if (record.kind == kFailureRecord) {
       operation.error = ReadFailure(record);
@@ -122,7 +120,8 @@ std::optional<JournalPosition> FindUpdate(const std::vector<RecordedOperation>& 
   std::optional<JournalPosition> found;
   for (const RecordedOperation& operation : history) {
     // Updates, and only they, have a learning rate.
-    if (operation.result && operation.result->step == step && operation.result->lr) {
+    if (operation.result && operation.error.empty() && operation.result->step == step &&
+        operation.result->lr) {
       found = operation.position;
     }
   }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,9 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/base/task_pool.h"
+#include "server/base/wait_for.h"
+#include "server/storage/journal.h"
 #include "tests/fakes/registry_bench.h"
 #include "tests/fakes/status_matchers.h"
 
@@ -213,6 +217,25 @@ TEST_F(PastTrainerTest, CallsEndWhenTheServerDoes) {
   EXPECT_THAT(Fork(2, "b"), shutting_down);
   EXPECT_THAT(RestoreStep(2), shutting_down);
   EXPECT_EQ(Get("a")->step, 4);
+}
+
+TEST_F(PastTrainerTest, LeavesOutAnOperationThatHasAResultAndAFailure) {
+  Apply(1, 2);
+  Stop();
+  {
+    TaskPool pool("journal", 1);
+    BRAID_ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<Journal> journal,
+        Journal::Open(dir_.path() / "trainers/a/journal", "another process", /*line=*/0, &pool));
+    journal->Append(kFailureRecord, 2, [](std::string*) {});
+    ASSERT_THAT(WaitFor<absl::Status>([&](auto done) { journal->Sync(done); }), IsOk());
+  }
+  Start();
+  registry().RestoreStored();
+  EXPECT_EQ(Get("a")->step, 1);
+  BRAID_ASSERT_OK_AND_ASSIGN(const ReplayReport report, Replay());
+  EXPECT_EQ(report.last_step, 1);
+  EXPECT_THAT(Fork(2, "b"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("step: 2")));
 }
 
 TEST_F(PastTrainerTest, RestoresDeleteOldCheckpoints) {

@@ -51,8 +51,8 @@ struct JournalPosition {
   auto operator<=>(const JournalPosition&) const = default;
 };
 
-// Records that Journal::Trim() keeps although no restart needs them. A segment is deleted once one
-// of the limits is reached; 0: no limit. Without limits nothing is kept.
+// Limits of the records that Journal::Trim() keeps although no restart needs them. It deletes a
+// segment when either limit is reached. 0: no limit. If both are 0, no history is kept.
 struct JournalHistory {
   int64_t bytes = 0;   // limit of the size of the newer segments
   absl::Duration age;  // limit of the time since the last write

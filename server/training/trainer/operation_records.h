@@ -37,7 +37,7 @@ struct OperationSummary {
   absl::Time time;  // when it began
 };
 
-// What a record tells about the result of an operation.
+// The recorded part of an operation's result.
 struct RecordedResult {
   int64_t step = 0;
   std::optional<double> loss;

@@ -22,7 +22,7 @@
 
 namespace braid {
 
-// What an earlier state of a trainer is recomputed from.
+// The data from which an earlier state of a trainer is recomputed.
 struct PastSource {
   std::string trainer_id;
   std::shared_ptr<void> use;  // Trainer::UseHistory()
